@@ -264,7 +264,7 @@ fn causes(full: Option<Space>) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingFault {
     /// The version or the capacity changed: an agent with another NIXL or another buffer size re-initialised the file.
-    #[error("was overwritten by another agent")]
+    #[error("was re-initialised with another size or version")]
     Reformatted,
     /// A position lies outside of the ring.
     #[error("has positions read={read_pos} write={write_pos} outside its capacity {capacity}")]

@@ -46,8 +46,8 @@ pub struct Journal {
     counted_stores: CountedStores,
     /// True if all contents of the file are known here.
     is_ours: bool,
-    /// True if the last attempt to open or re-create the file failed.
-    has_failed: bool,
+    /// Why the last attempt to open or re-create the file failed. `None` if it did not.
+    failure: Option<String>,
     /// True if the file could not grow for the last new agent.
     is_full: bool,
 }
@@ -91,7 +91,7 @@ impl Journal {
 
     fn begin(&mut self) -> io::Result<Option<StateContents>> {
         let locked = self.lock_and_read();
-        self.has_failed = locked.is_err();
+        self.failure = locked.as_ref().err().map(io::Error::to_string);
         let Some((records, found)) = locked? else {
             return Ok(None);
         };
@@ -124,7 +124,7 @@ impl Journal {
         let fault =
             in_place.and_then(|file| file::fault(file, &self.path, Uid::from_raw(self.opened_by)));
         let is_in_place = in_place.is_some();
-        let had_failed = self.has_failed;
+        let failure_before = self.failure.clone();
         if let Some(records) = &self.records {
             match (is_in_place, fault, records.is_whole()) {
                 (true, None, true) => return false,
@@ -133,23 +133,21 @@ impl Journal {
                 (false, ..) => self.close("was removed or replaced"),
             }
         }
-        if fault.is_some() {
-            self.has_failed = true;
+        if let Some(fault) = fault {
+            self.failure = Some(fault.into());
             return false;
         }
         let made = self.re_create(is_in_place);
-        self.has_failed = made.is_err();
+        self.failure = made.err().map(|err| err.to_string());
         let path = self.path.display();
-        match made {
-            Ok(()) => tracing::info!("{path}: state file re-created; totals are persistent again"),
-            Err(err) if !had_failed => {
-                tracing::warn!(
-                    "{path}: {err}; the state file cannot be re-created, which is tried again every ten seconds"
-                );
-            }
-            Err(_) => {}
+        match &self.failure {
+            None => tracing::info!("{path}: state file re-created; totals are persistent again"),
+            failure if *failure == failure_before => {}
+            Some(failure) => tracing::warn!(
+                "{path}: {failure}; the state file cannot be re-created, which is tried again every ten seconds"
+            ),
         }
-        !self.has_failed
+        self.failure.is_none()
     }
 
     fn re_create(&mut self, is_in_place: bool) -> io::Result<()> {
@@ -169,7 +167,7 @@ impl Journal {
         if !found.records.is_empty() {
             (self.records, self.is_ours) = (None, false);
             return Err(io::Error::other(
-                "written by another pmdanixl; remove it, or run ./Install to continue with its totals",
+                "it has totals of an earlier run: remove it to keep what is counted now, or run ./Install to continue with those totals",
             ));
         }
         self.write_counted_stores();

@@ -66,7 +66,8 @@ impl Records {
         }
         let (boot, len) = (boot_id()?, file.metadata()?.len());
         let unusable = unusable(&file, len, boot)?;
-        let mut rejection = unusable.map(|why| format!("{why}; its totals are not used"));
+        let mut rejection = unusable
+            .map(|why| format!("{why}; its totals are not used, and counters begin at zero"));
         if len == 0 || rejection.is_some() {
             file.set_len(0)?;
             allocate(&file, RECORD_LEN)?;

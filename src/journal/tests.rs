@@ -257,7 +257,7 @@ fn unusable_file_is_overwritten() {
         change(&file(&path));
         let (journal, found) = start(&path);
         let why = found.rejection.unwrap_or_default();
-        assert!(found.records.is_empty() && why.ends_with("; its totals are not used"));
+        assert!(found.records.is_empty() && why.contains("; its totals are not used"));
         drop(journal);
         assert_eq!(start(&path).1.rejection, None, "reported once only");
     };
@@ -364,6 +364,29 @@ fn file_with_wrong_rights_is_unused_until_corrected() {
         set_mode(good);
         assert!(journal.check() && journal.is_persistent(0));
     }
+}
+
+#[test]
+fn file_that_was_unusable_at_the_start_is_left_and_logged_once() {
+    let (_dir, path) = filled(3);
+    let directory = path.parent().expect("it has one");
+    let set_mode = |mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(directory, mode).expect("ours");
+    };
+    set_mode(0o777);
+    let mut journal = Journal::open(&path);
+    journal.start().expect_err("others may write to it");
+    assert_eq!(logged(|| journal.check()), (false, String::new()));
+    set_mode(0o755);
+    let (is_made, log) = logged(|| journal.check());
+    assert!(
+        !is_made && log.contains("it has totals of an earlier run"),
+        "{log}"
+    );
+    assert_eq!(logged(|| journal.check()), (false, String::new()));
+    drop(journal);
+    assert_eq!(start(&path).1.records.len(), 3);
 }
 
 #[test]
