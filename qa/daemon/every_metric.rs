@@ -34,7 +34,7 @@ const ELSEWHERE: [(&str, &str, &str); 4] = [
     (
         "control.doubtful_batches",
         "ring/decisions.rs",
-        "activity().doubtful_batches",
+        ".doubtful_batches",
     ),
 ];
 
