@@ -165,3 +165,78 @@ fn stores_ended_before_an_upgrade_are_taken_for_counted() {
     core.run(3);
     assert_eq!(core.host_sent(), 11_011, "{:?}", core.sent());
 }
+
+/// A store of a user that ends at once.
+fn ended(core: &mut Core, uid: u32, name: &str, bytes: u64) {
+    let store = core.store(&Who::named(name));
+    owned_by(uid, store.path());
+    core.send(&store, bytes);
+    drop(store);
+    core.run(2);
+}
+
+#[test]
+fn stores_beside_those_of_180_users_count_once() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("left out: only root can change the owner of a file");
+        return;
+    }
+    let mut core = Core::new("");
+    for uid in 100_000..100_180 {
+        (0..2).for_each(|_| ended(&mut core, uid, "x", 1));
+    }
+    (0..3).for_each(|_| ended(&mut core, 1001, "kv", 1000));
+    let _live = kv(&core, 1000);
+    core.run(2);
+    assert_eq!(core.host_sent(), 4360);
+    core.restart();
+    core.run(5);
+    assert_eq!(core.host_sent(), 4360, "{:?}", core.sent());
+}
+
+#[test]
+fn stores_ended_long_before_an_upgrade_stay_counted_with_a_longer_retain() {
+    let mut core = Core::new("retain = \"1min\"");
+    drop(kv(&core, 100));
+    core.run(2);
+    let _live = kv(&core, 1);
+    core.run(2);
+    core.kill_without_counted_stores();
+    core.advance(Duration::from_secs(120));
+    core.start();
+    core.run(5);
+    core.configure("retain = \"1h\"");
+    core.run(5);
+    assert_eq!(core.host_sent(), 101, "{:?}", core.sent());
+}
+
+#[test]
+fn store_that_goes_on_after_it_was_counted_counts_once() {
+    let mut core = Core::new("retain = \"1h\"");
+    let uid = nix::unistd::geteuid().as_raw();
+    (0..3).for_each(|_| ended(&mut core, uid, "old", 0));
+    let live = kv(&core, 1000);
+    core.run(2);
+    core.kill();
+    let hidden = core.stores().join("hidden");
+    fs::rename(live.path(), &hidden).expect("there");
+    core.start();
+    let next = kv(&core, 1);
+    core.run(3);
+    fs::rename(&hidden, live.path()).expect("there");
+    core.run(5);
+    (0..170).for_each(|_| ended(&mut core, uid, "x", 1));
+    core.send(&live, 1);
+    core.run(3);
+    drop(live);
+    core.run(2);
+    let _more = [kv(&core, 1), kv(&core, 1)];
+    core.run(3);
+    drop(next);
+    (0..14).for_each(|_| ended(&mut core, uid, "x", 1));
+    let all = 1000 + 1 + 170 + 1 + 2 + 14;
+    assert_eq!(core.host_sent(), all);
+    core.restart();
+    core.run(5);
+    assert_eq!(core.host_sent(), all, "{:?}", core.sent());
+}

@@ -129,7 +129,8 @@ impl Collector {
         let same_name = same_name.filter(|(_, agent)| agent.has_stores());
         let (mut present, mut alike) = (None, Vec::new());
         for (key, agent) in same_name {
-            if agent.store_reading(store.id).is_some() {
+            let is_owner = agent.name.owner == store.found.facts.uid;
+            if is_owner && agent.store_reading(store.id).is_some() {
                 present = Some(key);
             }
             if is_alike(agent, store) {
@@ -139,7 +140,7 @@ impl Collector {
         if let Some(key) = present {
             return StoreVerdict::Present(key);
         }
-        if store.has_exited() && (!self.is_recent(store, now) || self.is_counted(store)) {
+        if store.has_exited() && (self.had_ended(store) || !self.is_recent(store, now)) {
             return StoreVerdict::Over;
         }
         if self.shared.in_first_scan {
@@ -163,15 +164,22 @@ impl Collector {
     }
 
     /// True if a store without a process was counted that is not the present store of any agent.
-    fn is_counted(&mut self, store: &FoundStore) -> bool {
-        let (journal, uid) = (&mut self.shared.journal, store.found.facts.uid);
-        let (id, updated) = (store.id, store.values.updated);
+    fn had_ended(&mut self, store: &FoundStore) -> bool {
+        let journal = &mut self.shared.journal;
+        let (id, uid, updated) = (store.id, store.found.facts.uid, store.values.updated);
         // An earlier version left no table. What had ended before this version started is taken for counted.
         if !journal.knows_counted_stores() {
             journal.add_counted_store(CountedStore { id, uid, updated });
         }
-        let until = journal.stores_counted_until(uid);
-        journal.is_counted_store(id) || until.is_some_and(|until| updated <= until)
+        self.is_counted(store)
+    }
+
+    /// True if a store is in the table of counted stores, or that table had no room for all of its user's.
+    fn is_counted(&self, store: &FoundStore) -> bool {
+        let journal = &self.shared.journal;
+        let until = journal.stores_counted_until(store.found.facts.uid);
+        journal.is_counted_store(store.id)
+            || until.is_some_and(|until| store.values.updated <= until)
     }
 
     /// True if, asked now, certainly no process writes the present store of an agent.
@@ -216,7 +224,7 @@ impl Collector {
 
     /// Makes a store the present one of an agent. The one before is counted to its end.
     fn begin_store(&mut self, key: AgentKey, store: &FoundStore, now: Instant) {
-        let reading = if self.shared.journal.is_counted_store(store.id) {
+        let reading = if self.is_counted(store) {
             // What it has now is counted. With another update time, the next drain takes the values that are not counts.
             let values = StoreValues {
                 updated: 0,

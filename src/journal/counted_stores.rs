@@ -5,7 +5,7 @@
 //! leaves both: then the record decides.
 //!
 //! When the table is full, an entry of the user with the most entries is merged: of that user's stores, all that were last updated
-//! until then are taken for counted from then on.
+//! until then are taken for counted from then on. Where all entries are such, the oldest one is dropped, and then holds for all users.
 
 use super::record::RECORD_WORDS;
 use crate::store::StoreId;
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicU64, compiler_fence};
 
-/// First word of the table in the header.
+/// First word of the table in the header. The word before it is [`CountedStores::dropped_until`].
 const TABLE: usize = 96;
 /// Words of an entry.
 const WORDS: usize = StoreId::WORDS + 2;
@@ -52,12 +52,15 @@ struct Counted {
 #[derive(Debug)]
 pub(super) struct CountedStores {
     slots: [Option<Counted>; MAX_STORES],
+    /// Latest update of the stores of users that have no entry any more: nanoseconds of CLOCK_MONOTONIC. 0 if there are none.
+    dropped_until: u64,
 }
 
 impl Default for CountedStores {
     fn default() -> Self {
         Self {
             slots: [None; MAX_STORES],
+            dropped_until: 0,
         }
     }
 }
@@ -67,11 +70,13 @@ impl CountedStores {
     pub fn read(header: &[AtomicU64]) -> Self {
         Self {
             slots: std::array::from_fn(|slot| read_entry(entry(header, slot))),
+            dropped_until: header[TABLE - 1].load(Relaxed),
         }
     }
 
     /// Writes what a state file does not have of the table.
     pub fn write(&self, header: &[AtomicU64]) {
+        header[TABLE - 1].store(self.dropped_until, Relaxed);
         let differ = |slot: &usize| self.slots[*slot] != read_entry(entry(header, *slot));
         let differ: Vec<usize> = (0..MAX_STORES).filter(differ).collect();
         // An entry that covers a store is written before another takes the slot of that store.
@@ -94,29 +99,41 @@ impl CountedStores {
     pub fn until(&self, uid: u32) -> Option<u64> {
         let mut entries = self.entries();
         let covers = entries.find(|counted| counted.covers_earlier && counted.store.uid == uid);
-        covers.map(|counted| counted.store.updated)
+        let dropped = Some(self.dropped_until).filter(|&until| until > 0);
+        covers.map(|counted| counted.store.updated).max(dropped)
     }
 
     fn entries(&self) -> impl Iterator<Item = &Counted> {
         self.slots.iter().flatten()
     }
 
-    /// Adds a store. The table is unchanged if it has one entry of each of as many users.
+    /// Adds a store, or notes its later update.
     pub fn add(&mut self, store: CountedStore) {
-        if self.has(store.id) {
+        let mut entries = self.slots.iter_mut().flatten();
+        if let Some(counted) = entries.find(|counted| counted.store.id == store.id) {
+            counted.store.updated = counted.store.updated.max(store.updated);
             return;
         }
         let free = loop {
             match self.slots.iter().position(Option::is_none) {
                 Some(free) => break free,
                 None if self.merge_oldest() => {}
-                None => return,
+                None => self.drop_oldest(),
             }
         };
         self.slots[free] = Some(Counted {
             store,
             covers_earlier: false,
         });
+    }
+
+    /// Drops the oldest entry where each user has one that covers earlier stores: from then on it covers stores of all users.
+    fn drop_oldest(&mut self) {
+        let updated = |slot: &&mut Option<Counted>| slot.map(|counted| counted.store.updated);
+        let oldest = self.slots.iter_mut().min_by_key(updated);
+        let dropped = oldest.and_then(Option::take);
+        let until = dropped.map_or(0, |counted| counted.store.updated);
+        self.dropped_until = self.dropped_until.max(until);
     }
 
     /// Merges the oldest entry of the user with the most entries into the entry that covers that user's earlier stores, or makes it that
@@ -234,13 +251,20 @@ mod tests {
     }
 
     #[test]
-    fn stores_of_more_users_than_slots_keep_those_before() {
-        let mut stores = CountedStores::default();
-        let users = u32::try_from(MAX_STORES).expect("few");
-        (0..users).for_each(|uid| stores.add(store(uid, uid.into())));
-        stores.add(store(users, 0));
-        let known = (0..=users).filter(|&uid| stores.has(store(uid, uid.into()).id));
-        assert_eq!(known.count(), MAX_STORES);
+    fn stores_of_more_users_than_slots_stay_known() {
+        let (mut stores, header) = (CountedStores::default(), header());
+        for number in 1..=3 * MAX_STORES as u64 {
+            let uid = u32::try_from(number).expect("few");
+            stores.add(store(uid, number));
+            stores.write(&header);
+        }
+        let read = CountedStores::read(&header);
+        for number in 1..=3 * MAX_STORES as u64 {
+            let uid = u32::try_from(number).expect("few");
+            let until = read.until(uid).unwrap_or(0);
+            assert!(number <= until || read.has(store(uid, number).id));
+        }
+        assert_eq!(read.until(0), Some(2 * MAX_STORES as u64));
     }
 
     #[test]

@@ -250,9 +250,12 @@ impl Core {
     pub fn kill_without_counted_stores(&mut self) {
         self.kill();
         let state = fs::File::options().write(true).open(&self.home.state);
-        // Word of the header with the flag (src/journal/records.rs).
-        let written = state.and_then(|file| file.write_all_at(&[0; 8], 8 * 4));
-        written.expect("ours");
+        let state = state.expect("ours");
+        // Word of the header with the flag (src/journal/records.rs), and the table (src/journal/counted_stores.rs).
+        for (word, words) in [(4, 1), (95, 1 + 8 * 180)] {
+            let written = state.write_all_at(&vec![0; 8 * words], 8 * word);
+            written.expect("ours");
+        }
     }
 
     /// Kills the daemon before the release of its last batch, and merges two records as 0.1.0 did when an agent changed between
