@@ -8,7 +8,7 @@
 //! `layout` has the format of the file. This module must not know agents, totals or the state file.
 
 use crate::error::RingFault;
-use crate::ring::layout::{CAPACITY, HEADER_WORDS, Header, Layout, READ_POS, VERSIONS, WRITE_POS};
+use crate::ring::layout::{CAPACITY, Header, Layout, READ_POS, VERSIONS, WRITE_POS};
 use crate::shm::{FileShortened, HeaderPoll, Mapping, ReadWord};
 use std::fs::File;
 use std::io;
@@ -52,15 +52,12 @@ impl Ring {
         layout: Layout,
         is_read_only: bool,
     ) -> io::Result<Self> {
-        let capacity = usize::try_from(header.capacity).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let words = capacity
-            .checked_mul(layout.slot_words())
-            .and_then(|slots| slots.checked_add(HEADER_WORDS))
-            .ok_or(io::ErrorKind::InvalidInput)?;
-        let mapping = if is_read_only {
-            Mapping::read_only(&file, words)?
-        } else {
-            Mapping::new(&file, words)?
+        let len = layout.file_len(header.capacity);
+        let len = len.and_then(|len| usize::try_from(len).ok());
+        let words = len.ok_or(io::ErrorKind::InvalidInput)? / 8;
+        let mapping = match is_read_only {
+            true => Mapping::read_only(&file, words)?,
+            false => Mapping::new(&file, words)?,
         };
         let version = u64::from(header.version.unsigned_abs());
         let shape = Shape {

@@ -108,7 +108,7 @@ impl Source {
         let facts = candidate.facts;
         let reader = RingReader::attach(candidate, last_batch, now)?;
         Ok(Self {
-            file: TrackedFile::new(reader.descriptor(), facts, path, LeaseKind::Exclusive, now),
+            file: TrackedFile::new(reader.ring.file(), facts, path, LeaseKind::Exclusive, now),
             reader: Reader::Ring(Box::new(reader)),
         })
     }
@@ -125,7 +125,7 @@ impl Source {
         let facts = candidate.facts;
         let (reader, values) = StoreReader::attach(candidate)?;
         let source = Self {
-            file: TrackedFile::new(reader.descriptor(), facts, path, LeaseKind::NoWriter, now),
+            file: TrackedFile::new(&reader.descriptor, facts, path, LeaseKind::NoWriter, now),
             reader: Reader::Store(Box::new(reader)),
         };
         Ok((source, values))
@@ -202,7 +202,8 @@ impl Source {
         let facts = self.current_facts()?;
         // If the file has changed its format, the next drain finds that out.
         let may_detach = self.is_abandoned(now) || even_if_held;
-        (may_detach && self.reader.is_drained()).then_some(facts)
+        let is_drained = |ring: &RingReader| ring.is_drained() == Ok(true);
+        (may_detach && self.as_ring().is_none_or(is_drained)).then_some(facts)
     }
 
     /// The result of fstat(2) now.
@@ -235,17 +236,6 @@ impl Source {
         self.file.liveness.no_holder_for(now).filter(|_| removable)
     }
 
-    /// Counts all pending events. Returns true if none is left.
-    ///
-    /// # Errors
-    /// The file is no longer the ring that was attached.
-    pub fn drain_to_end(&mut self, context: &mut DrainContext) -> Result<bool, RingFault> {
-        match &mut self.reader {
-            Reader::Ring(ring) => ring.drain_to_end(&mut self.file, context),
-            Reader::Store(_) => Ok(true),
-        }
-    }
-
     /// The time until which a drain would find nothing new, unless the file's header changes. At that time the holders are
     /// checked again, every `check_period`. `None` if the next drain may find more.
     #[must_use]
@@ -272,16 +262,8 @@ impl Reader {
     #[must_use]
     pub fn descriptor(&self) -> &File {
         match self {
-            Reader::Ring(ring) => ring.descriptor(),
-            Reader::Store(store) => store.descriptor(),
-        }
-    }
-
-    /// True if no event is pending.
-    fn is_drained(&self) -> bool {
-        match self {
-            Reader::Ring(ring) => ring.is_drained() == Ok(true),
-            Reader::Store(_) => true,
+            Reader::Ring(ring) => ring.ring.file(),
+            Reader::Store(store) => &store.descriptor,
         }
     }
 }

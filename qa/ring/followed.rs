@@ -67,3 +67,32 @@ fn followed_ring_counts_each_event_once_in_any_sequence() {
 fn ring_followed_at_times_counts_each_event_once_in_any_sequence() {
     (0..200).for_each(|seed| run_sequence(seed, true));
 }
+
+#[test]
+fn producer_restart_after_uncounted_events_does_not_count_the_old_lap() {
+    let slots = 256;
+    for uncounted in [0, 1, 5] {
+        let mut core = Core::new("");
+        let mut ring = core.ring_of("agent", slots);
+        // The ring has gone round once.
+        for value in 1..slots + 10 {
+            assert!(ring.push(Kind::TxBytes, 1000 + value));
+            core.run(1);
+        }
+        core.configure("observe = true");
+        core.run(2);
+        for value in 1..4 {
+            assert!(ring.push(Kind::TxBytes, 2000 + value));
+        }
+        core.run(2);
+        let before = core.host_sent();
+        for value in 0..uncounted {
+            assert!(ring.push(Kind::TxBytes, 3000 + value));
+        }
+        let mut ring = core.ring_of("agent", slots);
+        assert!(ring.push(Kind::TxBytes, 7));
+        core.run(3);
+        assert_eq!(core.host_sent() - before, 7, "{uncounted} uncounted events");
+        assert_eq!(core.value("ring.resets", "agent"), 1);
+    }
+}

@@ -6,6 +6,7 @@
 
 use crate::support::drain::{Bench, Contents, Meanwhile, NEW};
 use crate::support::example;
+use crate::support::kit::Core;
 use crate::support::writer::Layout;
 
 /// Moment of a drain at which shared memory changed.
@@ -303,5 +304,36 @@ fn restart_before_the_release_of_a_recovery_is_noticed() {
         drop(drain);
         let found = bench.finish();
         assert_eq!(found, [bench.pushed, 1, 0], "{before_release} of {steps}");
+    }
+}
+
+/// A ring that was only followed from 0 on, with the batch [3, 9).
+fn followed(program: &std::path::Path) -> Bench<'_> {
+    let mut bench = Bench::new(program, 16);
+    let dir = bench.dir.path();
+    let (rings, state) = (dir.join("rings"), dir.join("nixl/state"));
+    let mut core = Core::on(&rings, &state, "observe = true");
+    core.run(2);
+    (1..=6).for_each(|value| bench.push(1_000_000 * value));
+    core.run(2);
+    core.kill();
+    assert_eq!((bench.ring.read_pos(), bench.ring.write_pos()), (0, 9));
+    bench
+}
+
+#[test]
+fn restart_while_a_followed_batch_is_released_is_noticed() {
+    let program = example("one_drain");
+    // The slots are released within these instructions.
+    for steps in (3_000..9_000).step_by(1000) {
+        let mut bench = followed(&program);
+        let drain = bench.stopped();
+        assert!(drain.steps(steps));
+        bench.restart(1);
+        while drain.step() {}
+        drop(drain);
+        let [sum, resets, foreign] = bench.finish();
+        assert_eq!((sum, foreign), (bench.pushed, 0), "restart after {steps}");
+        assert!(resets <= 1);
     }
 }

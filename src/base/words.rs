@@ -68,6 +68,25 @@ impl<'a> WordReader<'a> {
     }
 }
 
+/// The little-endian word with the number `at` in these bytes. 0 if they end before it does.
+#[must_use]
+pub fn word_at(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes.get(8 * at..).and_then(|rest| rest.first_chunk());
+    u64::from_le_bytes(word.copied().unwrap_or_default())
+}
+
+/// The word with the bits of a signed number.
+#[must_use]
+pub fn unsigned(signed: i64) -> u64 {
+    u64::from_ne_bytes(signed.to_ne_bytes())
+}
+
+/// The signed number with the bits of a word.
+#[must_use]
+pub fn signed(word: u64) -> i64 {
+    i64::from_ne_bytes(word.to_ne_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,8 @@
 //! The checkpoint of a ring: what identifies the last counted batch, and how to find out later what became of its slots.
 //!
 //! A batch is counted by one store to the state file, which a kill cannot divide. Only after that are its slots released, by a
-//! compare-and-swap of `read_pos`. A kill may come between the two, or the swap may fail. [`Checkpoint::verdict`] then compares
-//! the checkpoint with the ring, so that no event is counted twice and, as far as the ring can tell, none is lost.
+//! compare-and-swap of `read_pos`. A kill may come between the two, or the swap may fail. Then the checkpoint is compared with
+//! the ring, so that no event is counted twice and, as far as the ring can tell, none is lost.
 //!
 //! Begin with [`Checkpoint::decide`], whose rows are the table in ARCHITECTURE.md. It decides from the checkpoint and from
 //! [`Evidence`], which [`Checkpoint::evidence`] captures of the ring. This file changes nothing, and must not know totals or the
@@ -80,19 +80,6 @@ pub enum Verdict {
     NewRingReleased,
 }
 
-/// The ring as it is now, for [`Checkpoint::evidence`]. The positions are loaded before the identity is read.
-#[derive(Debug)]
-pub struct RingView<'a, W> {
-    /// The identity of the file that is attached now.
-    pub identity: &'a RingIdentity,
-    /// Position of the consumer.
-    pub read_pos: u64,
-    /// Position of the producer.
-    pub write_pos: u64,
-    /// Reads the slots.
-    pub ring: Consumer<'a, W>,
-}
-
 /// Where `read_pos` is, compared with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPos {
@@ -160,38 +147,32 @@ impl Checkpoint {
         !self.released && !self.followed
     }
 
-    /// Finds out what became of the batch: captures the evidence, then decides.
-    #[must_use]
-    pub fn verdict<W: Load>(&self, view: &RingView<W>) -> Verdict {
-        self.decide(&self.evidence(view))
-    }
-
     /// Captures what the ring shows of the batch, by loads only. The proofs rest on their order:
     ///
-    /// 1. The positions, then the change time, which the view has. A restart changes the time before it stores positions.
+    /// 1. The positions, then the change time in `identity`, both by the caller. A restart changes the time before it stores positions.
     /// 2. The slots of the batch.
     /// 3. `write_pos` again, if all slots of the batch are released: a producer that overwrote one has another position now.
     /// 4. The slots that the producer was to write next: it wrote them before it moved its position past them.
     #[must_use]
-    pub fn evidence<W: Load>(&self, view: &RingView<W>) -> Evidence {
+    pub fn evidence<W: Load>(
+        &self,
+        (read_pos, mut write_pos): (u64, u64),
+        identity: &RingIdentity,
+        ring: &Consumer<W>,
+    ) -> Evidence {
         let between = |from, end| self.ring.between(from, end);
-        let (len, moved) = (
-            between(self.from, self.end),
-            between(self.from, view.read_pos),
-        );
-        let (is_same_file, is_unchanged) = (
-            self.ring.is_same_file(view.identity),
-            self.ring.is_unchanged(view.identity),
-        );
+        let (len, moved) = (between(self.from, self.end), between(self.from, read_pos));
+        let is_same_file = self.ring.is_same_file(identity);
+        let is_unchanged = self.ring.is_unchanged(identity);
         // Up to 4,096 slots are hashed. The change time, if it suffices, saves that.
-        let ring = (is_same_file && !is_unchanged).then_some(&view.ring);
+        let slots = (is_same_file && !is_unchanged).then_some(ring);
         // If nothing was counted yet, the fingerprint is that of the slot before `from`.
         let first = self.from.wrapping_sub(u64::from(len == 0));
-        let batch = ring.map(|ring| ring.fingerprint(first, self.end));
-        let (mut write_pos, mut is_restarting) = (view.write_pos, false);
-        if view.read_pos == self.end {
+        let batch = slots.map(|ring| ring.fingerprint(first, self.end));
+        let mut is_restarting = false;
+        if read_pos == self.end {
             W::fence(Acquire);
-            match view.ring.positions() {
+            match ring.positions() {
                 Ok((_, now)) => write_pos = now,
                 Err(_) => is_restarting = true,
             }
@@ -200,22 +181,22 @@ impl Checkpoint {
         Evidence {
             is_same_file,
             read_pos: match moved {
-                _ if view.read_pos == self.end => ReadPos::End,
+                _ if read_pos == self.end => ReadPos::End,
                 0 => ReadPos::Start,
                 _ if moved < len => ReadPos::Inside(moved),
                 _ => ReadPos::Elsewhere,
             },
-            is_read_pos_0: view.read_pos == 0,
-            past_end: between(self.end, view.read_pos),
-            is_end_pending: between(view.read_pos, self.end) <= between(view.read_pos, write_pos),
+            is_read_pos_0: read_pos == 0,
+            past_end: between(self.end, read_pos),
+            is_end_pending: between(read_pos, self.end) <= between(read_pos, write_pos),
             is_write_pos_in_batch: between(self.from, write_pos) < len,
             write_pos: write_pos.cmp(&then.write_pos),
             is_restarting,
             is_unchanged,
             is_batch_overwritten: batch.is_some_and(|now| now != self.fingerprint),
             is_last_overwritten: batch.is_some_and(|now| now.last != self.fingerprint.last),
-            is_next_unwritten: ring.is_some_and(|ring| ring.slot_at(then.write_pos) == then.next),
-            is_tail_unwritten: ring
+            is_next_unwritten: slots.is_some_and(|ring| ring.slot_at(then.write_pos) == then.next),
+            is_tail_unwritten: slots
                 .is_some_and(|ring| ring.tail_hash(then.write_pos) == then.tail_hash),
         }
     }
@@ -274,10 +255,13 @@ impl Checkpoint {
         }
     }
 
-    /// True if the producer of a followed ring restarted since the batch was copied.
+    /// True if the slots of a ring that is followed now do not show that its producer is still the same. Its end may be unwritten
+    /// because the producer restarted, or because it wrote the same bytes again. A restart is missed if the producer had written
+    /// more of the last 64 slots before it.
     #[must_use]
-    pub fn is_restarted<W: Load>(&self, view: &RingView<W>) -> bool {
-        self.shows_restart_of_followed(&self.evidence(view))
+    pub fn may_be_restarted(&self, seen: &Evidence) -> bool {
+        let is_end_unwritten = seen.write_pos.is_lt() && seen.is_tail_unwritten;
+        is_end_unwritten || self.shows_restart_of_followed(seen)
     }
 
     /// True if the slots of a followed ring show that the producer restarted. A running producer leaves the slots that it has
@@ -314,17 +298,15 @@ impl RingIdentity {
         if ring.fits_another_layout(meta.len()) {
             return Err(io::ErrorKind::InvalidData.into());
         }
+        let changed = (meta.ctime(), meta.ctime_nsec());
         Ok(Self {
             id: FileId {
                 dev: meta.dev(),
                 ino: meta.ino(),
             },
             born: file::birth_time(&meta),
-            changed: (meta.ctime(), meta.ctime_nsec()),
-            shows_changes: !is_younger_than(
-                (meta.ctime(), meta.ctime_nsec()),
-                FILE_TIME_GRANULARITY,
-            ),
+            changed,
+            shows_changes: !is_younger_than(changed, FILE_TIME_GRANULARITY),
             versions: ring.shape.versions,
             capacity: ring.capacity(),
         })

@@ -30,27 +30,8 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The number of words of [`Fingerprint::to_words`].
+    /// Number of words of a fingerprint in a state file.
     pub const WORDS: usize = 1 + MAX_SLOT_WORDS;
-
-    /// The hash, then the words of the last slot.
-    #[must_use]
-    pub fn to_words(&self) -> [u64; Self::WORDS] {
-        let mut words = [self.hash; Self::WORDS];
-        words[1..].copy_from_slice(&self.last);
-        words
-    }
-
-    /// Restores a fingerprint from [`Fingerprint::to_words`].
-    #[must_use]
-    pub fn from_words(words: &[u64; Self::WORDS]) -> Self {
-        let mut last = Slot::default();
-        last.copy_from_slice(&words[1..]);
-        Self {
-            hash: words[0],
-            last,
-        }
-    }
 }
 
 /// The words of a slot. Words beyond the length of the layout's slots are 0.

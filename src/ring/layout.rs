@@ -3,6 +3,7 @@
 //! All integers are little-endian. Header and slots are whole 8-byte words, so that everything is read as words. Begin with
 //! [`Header::check`]. This file must not know how a ring is mapped.
 
+use crate::base::words;
 use crate::error::Rejection;
 use crate::event::{Event, EventType, MAX_VALUE};
 
@@ -67,14 +68,7 @@ impl Header {
     /// Decodes the header from the first bytes of a file.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
-        let mut words = [0; HEADER_WORDS];
-        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = chunk
-                .iter()
-                .rev()
-                .fold(0, |word, &byte| (word << 8) | u64::from(byte));
-        }
-        Self::from_words(words)
+        Self::from_words(std::array::from_fn(|at| words::word_at(bytes, at)))
     }
 
     /// Checks the header against the size of its file in bytes, and returns the layout of the slots.
@@ -211,13 +205,17 @@ impl Layout {
         capacity.checked_mul(slot)?.checked_add(HEADER_LEN as u64)
     }
 
+    /// The number of slots in a file of this many bytes. `None` if it is not a whole number.
+    fn slots(self, size: u64) -> Option<u64> {
+        let slots = size.checked_sub(HEADER_LEN as u64)? / (8 * self.slot_words() as u64);
+        (self.file_len(slots) == Some(size)).then_some(slots)
+    }
+
     /// True if a ring of some layout has this many bytes.
     #[must_use]
     pub fn fits_any(size: u64) -> bool {
-        Self::ALL.into_iter().any(|layout| {
-            let slots = size.saturating_sub(HEADER_LEN as u64) / (8 * layout.slot_words() as u64);
-            slots.is_power_of_two() && layout.file_len(slots) == Some(size)
-        })
+        let mut slots = Self::ALL.iter().filter_map(|layout| layout.slots(size));
+        slots.any(u64::is_power_of_two)
     }
 
     /// True if a file of this many bytes has a whole number of slots of some layout. NIXL makes such a file before it finds that
@@ -225,12 +223,7 @@ impl Layout {
     /// v1, and only with 365 slots, or 512 more, and so on.
     fn has_whole_slots(size: u64) -> bool {
         const PAGE: u64 = 4096;
-        size % PAGE != 0
-            && Self::ALL.into_iter().any(|layout| {
-                let slot = 8 * layout.slot_words() as u64;
-                size.checked_sub(HEADER_LEN as u64)
-                    .is_some_and(|slots| slots % slot == 0)
-            })
+        size % PAGE != 0 && Self::ALL.iter().any(|layout| layout.slots(size).is_some())
     }
 
     /// Decodes one slot of [`Layout::slot_words`] words. The type is `None` if this version does not have it, or if the value is

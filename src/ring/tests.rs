@@ -1,6 +1,6 @@
 use super::*;
 use crate::event::{Event, EventType, Events, Totals};
-use crate::ring::layout::{CAPACITY, READ_POS, VERSIONS, WRITE_POS};
+use crate::ring::layout::{CAPACITY, HEADER_WORDS, READ_POS, VERSIONS, WRITE_POS};
 use std::os::unix::fs::FileExt;
 
 /// A mapped v4 ring of 8 slots in its own file, and the file for writing with pwrite(2).

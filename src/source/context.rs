@@ -67,13 +67,6 @@ impl DrainContext<'_> {
         self.write_entry();
     }
 
-    /// The ring of the last counted batch, if it is not known that the batch's slots were released.
-    #[must_use]
-    pub fn in_flight(&self) -> Option<FileId> {
-        let checkpoint = self.entry.checkpoint.filter(Checkpoint::is_in_flight);
-        checkpoint.map(|checkpoint| checkpoint.ring.id)
-    }
-
     /// Notes that the slots of the last batch were released, if the batch is of this ring.
     pub fn note_released(&mut self, ring: FileId) {
         let checkpoint = self.entry.checkpoint.as_mut();

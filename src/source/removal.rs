@@ -8,8 +8,8 @@
 
 use crate::base::file;
 use crate::shm::{Lease, LeaseKind};
-use crate::source::Source;
 use crate::source::context::DrainContext;
+use crate::source::{Reader, Source};
 use nix::errno::Errno;
 use nix::fcntl::{RenameFlags, renameat2};
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -20,8 +20,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// Prefix of the temporary name of a file that is being removed. A daemon that is killed meanwhile leaves such a file behind, and
 /// the next daemon goes on with its removal.
 const PREFIX: &[u8] = b".pmdanixl-";
-/// Longest file name of Linux in bytes.
-const NAME_MAX: usize = 255;
 
 /// Result of the removal of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,13 +62,10 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, context: &mut DrainConte
         return unlink_if_drained(directory, &name, source, &lease, context);
     }
     let temporary = OsString::from_vec([PREFIX, name.as_bytes()].concat());
-    if temporary.len() > NAME_MAX {
-        return Removal::Impossible(Errno::ENAMETOOLONG);
-    }
     match rename(directory, &name, &temporary) {
         Ok(()) => {}
         Err(Errno::ENOENT) => return Removal::Left,
-        // This includes EEXIST: another file has the temporary name.
+        // This includes EEXIST: another file has the temporary name, and ENAMETOOLONG.
         Err(errno) => return Removal::Impossible(errno),
     }
     // Another process may have put another file in its place before the rename.
@@ -100,8 +95,11 @@ fn unlink_if_drained(
     lease: &Lease,
     context: &mut DrainContext,
 ) -> Removal {
+    let Reader::Ring(ring) = &mut source.reader else {
+        return Removal::Left;
+    };
     // Counts what the last writer wrote before it ended. A process that opens the file from here on waits for the lease.
-    if source.drain_to_end(context) != Ok(true) || lease.is_breaking() {
+    if ring.drain_to_end(&mut source.file, context) != Ok(true) || lease.is_breaking() {
         return Removal::Left;
     }
     match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {

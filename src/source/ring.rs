@@ -117,10 +117,6 @@ impl RingReader {
         })
     }
 
-    pub(super) fn descriptor(&self) -> &File {
-        self.ring.file()
-    }
-
     /// The version in the header.
     pub(crate) fn version(&self) -> u32 {
         self.ring.shape.layout.version().unsigned_abs()

@@ -19,7 +19,7 @@ use std::rc::Rc;
 pub struct StoreReader {
     mapping: Rc<Mapping>,
     /// The descriptor that the file was mapped from.
-    descriptor: File,
+    pub(super) descriptor: File,
     id: StoreId,
     /// What the store says of its agent.
     pub description: Description,
@@ -41,10 +41,6 @@ impl StoreReader {
         };
         let values = store.values().map_err(|_| Rejection::Replaced)?;
         Ok((store, values))
-    }
-
-    pub(super) fn descriptor(&self) -> &File {
-        &self.descriptor
     }
 
     /// Reads the values. Fails if the file has lost its second page or more, or belongs to another process now.

@@ -87,12 +87,10 @@ impl RingFixture {
 
     fn verdict_at(&self, identity: RingIdentity, read_pos: u64, write_pos: u64) -> Verdict {
         self.read(|ring| {
-            self.checkpoint.verdict(&RingView {
-                identity: &identity,
-                read_pos,
-                write_pos,
-                ring,
-            })
+            let evidence = self
+                .checkpoint
+                .evidence((read_pos, write_pos), &identity, &ring);
+            self.checkpoint.decide(&evidence)
         })
     }
 

@@ -41,6 +41,7 @@ impl RingReader {
         }
     }
 
+    /// Counts all pending events. Returns true if none is left.
     pub(in crate::source) fn drain_to_end(
         &mut self,
         file: &mut TrackedFile,

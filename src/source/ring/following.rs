@@ -5,7 +5,7 @@ use super::{OVERFLOW_PERIOD, RingReader};
 use crate::error::RingFault;
 use crate::procfs::agent_state::AgentState;
 use crate::ring::BATCH;
-use crate::ring::checkpoint::{Checkpoint, RingView};
+use crate::ring::checkpoint::Checkpoint;
 use crate::ring::protocol::Consumer;
 use crate::source::context::DrainContext;
 use std::time::Instant;
@@ -36,12 +36,9 @@ impl RingReader {
         // In a new ring no reader can be ahead of the producer.
         let has_gone_round = write_pos < read_pos;
         let is_restarted = |ring: Consumer<_>| {
-            self.checkpoint.is_restarted(&RingView {
-                identity: &identity,
-                read_pos,
-                write_pos,
-                ring,
-            })
+            let positions = (read_pos, write_pos);
+            let evidence = self.checkpoint.evidence(positions, &identity, &ring);
+            self.checkpoint.may_be_restarted(&evidence)
         };
         if !has_gone_round && self.ring.read(is_restarted)? {
             // With events that are all alike this does not prove a restart. The events before `write_pos` were written since in

@@ -1,13 +1,13 @@
 //! Recovery: acts on the verdict about a batch whose slots may not have been released, and begins with a ring again.
 //!
-//! `Checkpoint::verdict` in `src/ring/checkpoint.rs` decides what became of the batch. Begin with `RingReader::recover`.
+//! `Checkpoint::decide` in `src/ring/checkpoint.rs` decides what became of the batch. Begin with `RingReader::recover`.
 
 use super::super::TrackedFile;
 use super::{Mode, RingReader};
 use crate::error::RingFault;
 use crate::log;
 use crate::ring::Ring;
-use crate::ring::checkpoint::{Checkpoint, RingIdentity, RingView, Verdict};
+use crate::ring::checkpoint::{Checkpoint, RingIdentity, Verdict};
 use crate::source::context::DrainContext;
 
 impl RingReader {
@@ -18,11 +18,11 @@ impl RingReader {
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<(), RingFault> {
-        let batch = self.checkpoint;
         let may_release = self.mode == Mode::Drain;
-        // A restart sets `read_pos` to 0 as well, so a release from 0 may have succeeded on the new ring. The second verdict finds
-        // that out.
-        for _ in 0..2 {
+        // A restart sets `read_pos` to 0 as well, so a release from 0 may have succeeded on the new ring. The verdict after it finds
+        // that out. A batch that is to be released from 0 without beginning there takes one verdict more.
+        for _ in 0..3 {
+            let batch = self.checkpoint;
             self.act_on_verdict(file, context).inspect_err(|&fault| {
                 // The producer is in the midst of a restart. Whatever the new ring will be, it begins at 0.
                 let is_from_0 = batch.from == 0 && !batch.released;
@@ -45,14 +45,11 @@ impl RingReader {
     ) -> Result<(), RingFault> {
         let (read_pos, write_pos) = self.ring.positions()?;
         let identity = self.identity()?;
-        let verdict = self.ring.read(|ring| {
-            self.checkpoint.verdict(&RingView {
-                identity: &identity,
-                read_pos,
-                write_pos,
-                ring,
-            })
+        let evidence = self.ring.read(|ring| {
+            let positions = (read_pos, write_pos);
+            self.checkpoint.evidence(positions, &identity, &ring)
         })?;
+        let verdict = self.checkpoint.decide(&evidence);
         let (end, may_release) = (self.checkpoint.end, self.mode == Mode::Drain);
         match verdict {
             Verdict::Passed(missed) => {
@@ -75,6 +72,16 @@ impl RingReader {
             // Counting here takes no events from the process that drains the ring, so there is nothing to release.
             _ if !may_release => {}
             Verdict::Done => self.note_released(context),
+            // Only of a batch that begins at 0 does the verdict after a release from 0 tell whether a new ring was released.
+            Verdict::Release | Verdict::Overtaken(_)
+                if read_pos == 0 && self.checkpoint.from != 0 =>
+            {
+                if let Verdict::Overtaken(foreign) = verdict {
+                    context.entry.add_foreign_reads(foreign);
+                }
+                self.checkpoint = self.counted_from_0()?;
+                context.commit(self.checkpoint);
+            }
             // If the release fails, `read_pos` has moved again, and the next drain recovers again.
             Verdict::Release | Verdict::Overtaken(_) => {
                 if verdict == Verdict::Release && self.checkpoint.is_doubtful(&identity) {
@@ -96,6 +103,18 @@ impl RingReader {
             context.commit(self.checkpoint);
         }
         Ok(())
+    }
+
+    /// The checkpoint of all slots from 0 to the end of the last batch, which were counted and are not released.
+    fn counted_from_0(&self) -> Result<Checkpoint, RingFault> {
+        let end = self.checkpoint.end;
+        Ok(Checkpoint {
+            from: 0,
+            fingerprint: self.ring.read(|ring| ring.fingerprint(0, end))?,
+            producer: self.ring.read(|ring| ring.producer_state())??,
+            followed: false,
+            ..self.checkpoint
+        })
     }
 
     /// Counts and logs a doubtful batch: it may be of a new ring with the same first events, which are then lost.
