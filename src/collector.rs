@@ -5,8 +5,8 @@
 //! | call | what it does | file |
 //! | --- | --- | --- |
 //! | [`Collector::scan`] | scans the directories and attaches files to agents | `attach`, `stores`, `names`, `limits` |
-//! | [`Collector::drain_on`] | drains all agents, withdraws those that have exited, expires old ones | `drain`, `round_robin`, `expiry` |
-//! | [`Collector::maintain`] | process scans, removal of files, memory | `process_scans`, `file_removal` |
+//! | [`Collector::drain`] | drains all agents, withdraws those that have exited, expires old ones | `drain`, `round_robin`, `expiry` |
+//! | [`Collector::maintain`] | process scans, removal of files | `process_scans`, `file_removal` |
 //! | [`Collector::take_changes`] | the changes of the instance domains | |
 //!
 //! `records` has what concerns the state file, `reload` applies another configuration.
@@ -23,7 +23,6 @@ use crate::procfs::liveness::check_period;
 use crate::source::context::Shared;
 use attach::Candidates;
 use descriptors::Descriptors;
-use expiry::Expiry;
 use limits::Limits;
 use process_scans::ProcessScans;
 use round_robin::RoundRobin;
@@ -64,7 +63,10 @@ pub struct Collector {
     changes: Vec<Change>,
     /// True if the last drain has found files that the next scan has to check.
     wants_rescan: bool,
-    expiry: Expiry,
+    /// When agents to expire are searched for again. `None`: in the next tick.
+    next_expiry: Option<Instant>,
+    /// True if an agent ceased to be an instance since memory was returned to the kernel.
+    has_freed_memory: bool,
     /// A moment on all clocks, to convert between them.
     clock: Now,
 }
@@ -95,7 +97,8 @@ impl Collector {
             agents: Registry::default(),
             changes: Vec::new(),
             wants_rescan: false,
-            expiry: Expiry::default(),
+            next_expiry: None,
+            has_freed_memory: false,
             clock,
         }
     }
@@ -142,18 +145,18 @@ impl Collector {
         }
     }
 
-    /// Runs process scans, removes files of exited agents until `end`, and returns memory to the kernel.
+    /// Runs process scans, and removes files of exited agents until `end`.
     pub fn maintain(&mut self, now: Instant, end: Instant) {
         self.scan_processes(now, Duration::ZERO);
         self.remove_exited_files(now, end);
-        self.trim_memory(now);
     }
 
     /// Returns the changes of the instance domains since the last call, in their order.
     #[must_use]
     pub fn take_changes(&mut self) -> Vec<Change> {
         let changes = std::mem::take(&mut self.changes);
-        self.expiry.add_freed(&changes);
+        let is_freed = |change: &Change| !matches!(change, Change::Published(_));
+        self.has_freed_memory |= changes.iter().any(is_freed);
         changes
     }
 

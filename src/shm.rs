@@ -109,11 +109,7 @@ impl Mapping {
             run(unsafe { std::slice::from_raw_parts(start, self.words) })
         })?;
         self.is_shortened.set(has_fault);
-        if has_fault {
-            Err(FileShortened)
-        } else {
-            Ok(result)
-        }
+        (!has_fault).then_some(result).ok_or(FileShortened)
     }
 
     /// Calls `run` with the words of the file, which it can only load. `file` is the mapped file.
@@ -149,8 +145,7 @@ impl Mapping {
         let start = self.map.as_mut_ptr();
         let guard = AccessGuard::new(start.addr(), self.map.len());
         let result = run(start.cast());
-        let has_fault = guard.has_fault();
-        Ok((result, has_fault))
+        Ok((result, guard.has_fault()))
     }
 
     /// Maps the file again after zeros replaced a part of its mapping. Returns false if the file is shorter than the mapping.

@@ -351,14 +351,14 @@ impl Host {
     pub fn tick(&mut self) {
         let now = self.now;
         self.agents.scan(now, LONG);
-        assert!(self.agents.drain_on(now, now, LONG));
+        assert!(self.agents.drain(Some(now), now, LONG));
         self.agents.maintain(now, now + LONG);
     }
 
     /// Drains all rings. Returns the number of events.
     pub fn drain(&mut self) -> u64 {
         let before = self.agents.activity().events;
-        assert!(self.agents.drain(self.now, LONG));
+        assert!(self.agents.drain(None, self.now, LONG));
         self.agents.activity().events - before
     }
 }

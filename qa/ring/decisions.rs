@@ -76,7 +76,7 @@ impl Daemon {
         let agents = self.agents.as_mut().expect("a running daemon");
         for _ in 0..2 {
             agents.scan(Instant::now(), LONG);
-            agents.drain(Instant::now(), LONG);
+            agents.drain(None, Instant::now(), LONG);
         }
         let mut all = agents.iter();
         let agent = all.next().expect("one agent");

@@ -134,8 +134,8 @@ impl World {
             let now = self.now;
             agents.scan(now, LONG);
             match is_answer {
-                true => agents.drain(now, LONG),
-                false => agents.drain_on(now, now, LONG),
+                true => agents.drain(None, now, LONG),
+                false => agents.drain(Some(now), now, LONG),
             };
         }
         self.drained_last |= !self.queue.is_empty();

@@ -38,7 +38,8 @@ pub struct Agent {
     pub windows: Windows,
     /// Facts of its process, for the labels.
     pub(crate) facts: ProcessFacts,
-    label_text: labels::CachedText,
+    /// Valid until a label changes: pmcd requests the labels of tens of thousands of buckets at a time.
+    cached_labels: labels::CachedLabels,
     /// Record in the state file. `None`: the totals are in memory only.
     pub(crate) record: Option<RecordId>,
     /// Instance id, if it was ever published.
@@ -63,7 +64,7 @@ impl Agent {
             entry,
             windows: Windows::new(now),
             facts: ProcessFacts::default(),
-            label_text: labels::CachedText::default(),
+            cached_labels: labels::CachedLabels::default(),
             record: None,
             id: None,
             sources: Vec::new(),
@@ -119,7 +120,7 @@ impl Agent {
         }
         // Its record may stay for long, and its recent values are not shown any more.
         self.windows = Windows::new(now);
-        self.label_text = labels::CachedText::default();
+        self.cached_labels.take();
     }
 
     /// Returns the change of the instance domain since the agent was, or was not, published.
@@ -154,21 +155,13 @@ impl Agent {
 
     /// Replaces the facts of its process.
     pub(crate) fn set_facts(&mut self, facts: Option<Facts>) {
-        self.facts = ProcessFacts::of(facts);
+        self.facts = facts.map_or(ProcessFacts::Unknown, ProcessFacts::Current);
     }
 
-    /// Returns the facts of the process that writes now.
-    pub(crate) fn own_facts(&self) -> Option<&Facts> {
-        self.facts.current()
-    }
-
-    /// True if the labels are not known, or those of the process before, so that a process scan is request soon.
+    /// True if the labels of the agent are awaited, or those of an instance are of the process before.
     pub(crate) fn wants_facts(&self) -> bool {
-        match self.entry.lifecycle {
-            Lifecycle::Dormant => false,
-            Lifecycle::AwaitingLabels { .. } => true,
-            Lifecycle::Active | Lifecycle::Exited { .. } => self.facts.are_outdated(),
-        }
+        let is_waiting = matches!(self.entry.lifecycle, Lifecycle::AwaitingLabels { .. });
+        is_waiting || (self.is_published() && matches!(self.facts, ProcessFacts::Outdated(_)))
     }
 
     /// True if a file of the agent is attached.
@@ -243,9 +236,7 @@ impl Agent {
         };
         (context, &self.name, &mut self.sources)
     }
-}
 
-impl Agent {
     /// Removes the files of rings that no process has had open for `after`.
     pub(crate) fn remove_exited_files(
         &mut self,
@@ -261,7 +252,11 @@ impl Agent {
                 continue;
             };
             // Another of its rings has a batch in flight, which is recovered first.
-            if context.in_flight().is_some_and(|ring| ring != source.id()) {
+            if context
+                .entry
+                .in_flight()
+                .is_some_and(|ring| ring != source.id())
+            {
                 continue;
             }
             let path = log::shown(&source.file.path);

@@ -26,12 +26,7 @@ const LABEL_PATIENCE: Duration = Duration::from_secs(1);
 /// Returns when an agent that is woken now is published without labels, in nanoseconds of CLOCK_MONOTONIC. `is_scanned`: a process scan
 /// may tell the labels.
 pub(super) fn label_deadline(clock: &Now, now: Instant, is_scanned: bool) -> u64 {
-    let patience = if is_scanned {
-        LABEL_PATIENCE
-    } else {
-        Duration::ZERO
-    };
-    clock.at(now + patience).stamp
+    clock.at(now + LABEL_PATIENCE * u32::from(is_scanned)).stamp
 }
 
 /// Longest duration of the first scan for which unknown stores wait.
@@ -42,7 +37,7 @@ const FIRST_SCAN: Duration = Duration::from_secs(5);
 pub(super) struct Candidates {
     queue: VecDeque<Found>,
     /// Stores that are not the present one of any agent, with the time of their last update. They wait for the end of the first scan.
-    unknown_stores: Vec<(u64, Found)>,
+    pub unknown_stores: Vec<(u64, Found)>,
     /// When the wait ends, even if the first scan has not.
     first_scan_ends: Instant,
     /// True once a scan has found everything. Before that, an agent without a source may still have a file.
@@ -58,11 +53,6 @@ impl Candidates {
             first_scan_ends: now + FIRST_SCAN,
             all_found: false,
         }
-    }
-
-    /// Has a store wait for the end of the first scan.
-    pub fn wait_for_scan(&mut self, found: Found, updated: u64) {
-        self.unknown_stores.push((updated, found));
     }
 }
 
@@ -166,8 +156,7 @@ impl Collector {
         };
         self.scanner
             .remove_rejection(&found.directory.path, source.id());
-        let name = name_of(found, raw, String::new());
-        let key = self.agent_of(&found.directory, name, now);
+        let key = self.agent_of(&found.directory, name_of(found, raw), now);
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
@@ -183,11 +172,7 @@ impl Collector {
             agent.entry.stats.set_bounds(&self.shared.config.bounds);
             agent.started(self.clock.at(now).stamp, &mut self.shared.journal);
             // A batch in flight, of another of its rings, is recovered first.
-            if !agent
-                .entry
-                .checkpoint
-                .is_some_and(|before| before.is_in_flight())
-            {
+            if agent.entry.in_flight().is_none() {
                 agent.entry.checkpoint = Some(checkpoint);
             }
         }

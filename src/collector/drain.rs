@@ -12,22 +12,14 @@ use std::time::{Duration, Instant};
 
 impl Collector {
     /// Drains the rings and stores of all agents in which something happens, at least one agent, until the budget is used up. The next
-    /// call goes on with the agents that are left. Returns true if none is left.
-    pub fn drain(&mut self, now: Instant, budget: Duration) -> bool {
-        self.drain_since(None, now, budget)
-    }
-
-    /// Continues the drain of the tick that began at `began`; otherwise as [`Collector::drain`].
-    pub fn drain_on(&mut self, began: Instant, now: Instant, budget: Duration) -> bool {
-        self.drain_since(Some(began), now, budget)
-    }
-
-    fn drain_since(&mut self, since: Option<Instant>, now: Instant, budget: Duration) -> bool {
+    /// call goes on with the agents that are left. Returns true if none is left. `tick`: the begin of the tick, or `None` for an
+    /// answer to pmcd.
+    pub fn drain(&mut self, tick: Option<Instant>, now: Instant, budget: Duration) -> bool {
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
         self.shared.check_period = check_period(self.agents.places().total());
-        self.shared.is_for_answer = since.is_none();
-        if self.turns.begin(since) {
+        self.shared.is_for_answer = tick.is_none();
+        if self.turns.begin(tick) {
             for (key, agent) in self.agents.due(now.instant) {
                 self.turns.push(agent.name.owner, key);
             }
@@ -46,7 +38,7 @@ impl Collector {
                 self.scanner.recheck(directory, name);
             }
         }
-        if since.is_some() {
+        if tick.is_some() {
             self.expire_some(now.instant);
         }
         self.turns.is_empty()
@@ -127,7 +119,7 @@ mod tests {
             std::thread::sleep(FILE_TIME_GRANULARITY / 4);
         }
         let fail = |event: &str| assert!(!event.contains("agent bad: its ring"), "a defect");
-        log::tests::with_events(fail, || agents.drain(now, Duration::from_secs(3600)));
+        log::tests::with_events(fail, || agents.drain(None, now, Duration::from_secs(3600)));
     }
 
     fn open(path: &Path) -> File {
@@ -166,7 +158,7 @@ mod tests {
         let long = Duration::from_secs(3600);
         let now = Instant::now();
         agents.scan(now, long);
-        agents.drain(now, long);
+        agents.drain(None, now, long);
         assert_eq!(agents.host_total(EventType::TxBytes), 10);
         // A second ring of the agent, and an event in the first, which is drained before it.
         let path = dirs[0].path().join("bad");
@@ -175,7 +167,7 @@ mod tests {
         fs::write(&path, ring(5)).expect("written");
         let later = now + Duration::from_secs(60);
         agents.scan(later, long);
-        agents.drain(later, long);
+        agents.drain(None, later, long);
         assert_eq!(agents.host_total(EventType::TxBytes), 15);
         first
             .write_all_at(&7_u64.to_le_bytes(), 8 * 8)
@@ -202,7 +194,11 @@ mod tests {
         assert_eq!(agents.scanner().rejected(), 1);
         assert_eq!(agents.take_changes(), []);
         // Its file is detached, so that no process scan can tell its labels.
-        agents.drain(now + Duration::from_secs(1), Duration::from_secs(3600));
+        agents.drain(
+            None,
+            now + Duration::from_secs(1),
+            Duration::from_secs(3600),
+        );
         let changes = agents.take_changes();
         assert!(matches!(changes[..], [Change::Published(_)]), "{changes:?}");
     }
@@ -228,7 +224,7 @@ mod tests {
         for _ in 0..5 {
             now += Duration::from_secs(10);
             agents.scan(now, long);
-            agents.drain(now, long);
+            agents.drain(None, now, long);
         }
         assert_eq!(all(&agents), [Some(5), Some(0), Some(5)]);
         assert_eq!(agents.scanner().rejected(), 1);
@@ -237,7 +233,7 @@ mod tests {
         for _ in 0..5 {
             now += Duration::from_secs(10);
             agents.scan(now, long);
-            agents.drain(now, long);
+            agents.drain(None, now, long);
         }
         assert_eq!(all(&agents), [Some(5), Some(7), Some(5)]);
         assert_eq!(agents.host_total(EventType::TxBytes), 17);

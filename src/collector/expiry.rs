@@ -2,7 +2,7 @@
 //! agent that comes later under the name of an expired one is another agent, with another instance id.
 
 use super::Collector;
-use crate::agents::{AgentKey, Change};
+use crate::agents::AgentKey;
 use crate::shm;
 use std::time::{Duration, Instant};
 
@@ -13,46 +13,14 @@ const PIECE: usize = 16;
 /// Pause between two searches for agents to expire: `remember`, within these bounds.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 const MIN_PAUSE: Duration = Duration::from_secs(1);
-/// Number of agents that were withdrawn or expired before memory is returned to the kernel.
-const MANY: usize = 64;
-/// Shortest time between two returns of memory.
-const TRIM_PAUSE: Duration = Duration::from_secs(10);
-
-/// When agents expire, and when memory is returned.
-#[derive(Debug, Default)]
-pub(super) struct Expiry {
-    /// Number of agents that were withdrawn or expired since memory was returned.
-    freed: usize,
-    /// When memory was returned.
-    trimmed: Option<Instant>,
-    /// When agents to expire are searched for again. `None`: in the next tick.
-    next_search: Option<Instant>,
-}
-
-impl Expiry {
-    /// Counts the agents that were withdrawn or expired.
-    pub fn add_freed(&mut self, changes: &[Change]) {
-        let is_freed = |change: &&Change| !matches!(change, Change::Published(_));
-        self.freed += changes.iter().filter(is_freed).count();
-    }
-}
 
 impl Collector {
-    /// Returns the memory of many agents that were withdrawn or expired to the kernel.
-    pub(super) fn trim_memory(&mut self, now: Instant) {
-        let is_due = |last: Instant| now.saturating_duration_since(last) >= TRIM_PAUSE;
-        let Expiry { freed, trimmed, .. } = &mut self.expiry;
-        if *freed >= MANY && trimmed.is_none_or(is_due) {
-            (*freed, *trimmed) = (0, Some(now));
-            shm::trim_heap();
-        }
-    }
-
-    /// Expires a few agents, if a search is due.
+    /// Expires a few agents, if a search is due. At the end of a search, returns the memory of agents that have ceased to be instances
+    /// to the kernel.
     pub(super) fn expire_some(&mut self, now: Instant) {
         let is_due = |next: Instant| now >= next;
         // The first scan may still find the file of an agent.
-        if self.shared.in_first_scan || !self.expiry.next_search.is_none_or(is_due) {
+        if self.shared.in_first_scan || !self.next_expiry.is_none_or(is_due) {
             return;
         }
         let old = self.expirable(now);
@@ -61,7 +29,10 @@ impl Collector {
         }
         // The next tick expires the others.
         let pause = self.remember().clamp(MIN_PAUSE, MAX_PAUSE);
-        self.expiry.next_search = (old.len() <= PIECE).then_some(now + pause);
+        self.next_expiry = (old.len() <= PIECE).then_some(now + pause);
+        if self.next_expiry.is_some() && std::mem::take(&mut self.has_freed_memory) {
+            shm::trim_heap();
+        }
     }
 
     /// Returns how long agents without files are remembered. At least `retain`, as nixl.conf(5) promises.
@@ -90,7 +61,7 @@ impl Collector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agents::Agent;
+    use crate::agents::{Agent, Change};
     use crate::base::clock::Now;
     use crate::config::{Config, DirectoryPattern};
     use crate::event::EventType;
@@ -127,7 +98,7 @@ mod tests {
     /// Runs a tick. Returns the names of the agents that expired in it.
     fn tick(agents: &mut Collector, now: Instant) -> Vec<String> {
         agents.scan(now, LONG);
-        agents.drain_on(now, now, LONG);
+        agents.drain(Some(now), now, LONG);
         let names = agents
             .take_changes()
             .into_iter()

@@ -55,17 +55,15 @@ impl Collector {
             } else {
                 holder()
             };
-            if holder != Holder::Present {
+            let may_evict = holder == Holder::Present;
+            let is_rejected = self.limits.rejected_users.contains(&(uid, has_events));
+            if !may_evict || is_rejected || !self.evict_for(uid, has_events, now) {
                 self.reject(found, without_place(holder, self.limits.places));
-                return false;
-            }
-            if self.limits.rejected_users.contains(&(uid, has_events))
-                || !self.evict_for(uid, has_events, now)
-            {
-                self.reject(found, without_place(holder, self.limits.places));
-                self.limits.rejections += 1;
-                // No other file of this user would get a place now. The next listing finds them again.
-                self.limits.rejected_users.insert((uid, has_events));
+                if may_evict {
+                    self.limits.rejections += 1;
+                    // No other file of this user would get a place now. The next listing finds them again.
+                    self.limits.rejected_users.insert((uid, has_events));
+                }
                 return false;
             }
         }
@@ -106,8 +104,7 @@ impl Collector {
         };
         let _about = log::about(Some(agent.name.owner));
         // A batch in flight is recovered first.
-        let checkpoint = agent.entry.checkpoint;
-        if is_live && checkpoint.is_some_and(|checkpoint| checkpoint.is_in_flight()) {
+        if is_live && agent.entry.in_flight().is_some() {
             return;
         }
         let mut detached = match is_live {
@@ -162,11 +159,8 @@ impl Collector {
             if self.agents.len() < self.max_records() {
                 return;
             }
-            let is_open = |agent: &Agent| {
-                let checkpoint = agent.entry.checkpoint;
-                checkpoint.is_some_and(|checkpoint| checkpoint.is_in_flight())
-                    || agent.waits(&self.scanner)
-            };
+            let is_open =
+                |agent: &Agent| agent.entry.in_flight().is_some() || agent.waits(&self.scanner);
             // There is one, since fewer agents have places than there are records.
             let Some(key) = self.agents.next_to_expire(is_open) else {
                 return;

@@ -16,13 +16,13 @@ use std::time::Instant;
 /// Longest local rank in an instance name, in bytes after escaping. A hash replaces a longer one.
 const MAX_RANK: usize = 64;
 
-/// Returns the name of the agent of a file, without an instance name.
-pub(super) fn name_of(found: &Found, raw: &OsStr, part: String) -> Name {
+/// Returns the name of the agent of a ring, without an instance name.
+pub(super) fn name_of(found: &Found, raw: &OsStr) -> Name {
     Name {
         raw: raw.to_owned(),
         instance: String::new(),
         directory: found.directory.path.clone(),
-        part,
+        part: String::new(),
         owner: found.facts.uid,
     }
 }
@@ -30,7 +30,7 @@ pub(super) fn name_of(found: &Found, raw: &OsStr, part: String) -> Name {
 impl Collector {
     /// Returns the agent of the rings of this name, in the directory and of the owner of a file.
     pub(super) fn ring_agent(&self, found: &Found, raw: &OsStr) -> Option<(AgentKey, &Agent)> {
-        self.agents.find(&name_of(found, raw, String::new()))
+        self.agents.find(&name_of(found, raw))
     }
 
     /// Returns the agent with this name, whatever its instance name is. Adds it if there is none.

@@ -26,8 +26,10 @@ pub(super) struct ProcessScans {
     scan: ScanThreads<ProcessScan>,
     /// True if a process scan could still resolve the writer of some file.
     pub asks: bool,
-    /// When the last scan ended, and how long it took.
-    last: Option<(Instant, Duration)>,
+    /// When the pause after the last scan ends. `None`: there was no scan yet.
+    pause_ends: Option<Instant>,
+    /// Time that the last scan took.
+    last_time: Duration,
     /// When the last full scan began. `None`: the next scan is full.
     pub last_full: Option<Instant>,
     /// Processes that use NIXL without telemetry. `None`: not known.
@@ -40,23 +42,18 @@ pub(super) struct ProcessScans {
 
 impl ProcessScans {
     fn is_full_due(&self, now: Instant) -> bool {
-        let took = self.last.map_or(Duration::ZERO, |(_, took)| took);
-        let every = FULL_PAUSE.max(took.saturating_mul(FULL_PAUSE_FACTOR));
+        let every = FULL_PAUSE.max(self.last_time.saturating_mul(FULL_PAUSE_FACTOR));
         self.last_full.is_none_or(|last| now >= last + every)
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        let is_pause_over = |(ended, took): (Instant, Duration)| {
-            now >= ended + (took * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE)
-        };
-        !self.scan.is_running()
-            && (self.asks || self.is_full_due(now))
-            && self.last.is_none_or(is_pause_over)
+        let is_pause_over = self.pause_ends.is_none_or(|end| now >= end);
+        is_pause_over && !self.scan.is_running() && (self.asks || self.is_full_due(now))
     }
 
     /// Notes that a scan has failed. The next one is full, after a pause.
     fn has_failed(&mut self, now: Instant) {
-        (self.last, self.last_full) = (Some((now, MAX_PAUSE)), None);
+        (self.pause_ends, self.last_full) = (Some(now + MAX_PAUSE), None);
     }
 }
 
@@ -93,9 +90,11 @@ impl Collector {
             None => {}
             Some(Err(ScanFailed)) => scans.has_failed(now),
             Some(Ok(process_scan)) => {
+                let time = process_scan.duration;
+                let pause = (time * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE);
                 scans.count += 1;
-                scans.time += process_scan.duration;
-                scans.last = Some((now, process_scan.duration));
+                scans.time += time;
+                (scans.last_time, scans.pause_ends) = (time, Some(now + pause));
                 self.apply_scan(&process_scan, now);
             }
         }
@@ -105,11 +104,8 @@ impl Collector {
     /// are visible.
     #[must_use]
     pub fn silent(&self) -> Option<&[ProcessId]> {
-        let scans = &self.process_scans;
-        scans
-            .silent
-            .as_deref()
-            .filter(|_| self.shared.config.proc_facts)
+        let silent = self.process_scans.silent.as_deref();
+        silent.filter(|_| self.shared.config.proc_facts)
     }
 
     fn begin_process_scan(&mut self, now: Instant) {
@@ -175,14 +171,14 @@ impl Collector {
             let user = process_scan.user_names.get(&source.file.facts.uid);
             let of_file = agent.facts_of_files(user.map(String::as_str));
             // If the process was not found, its facts stay as they were.
-            let of_process = source.file.liveness.facts().or(agent.own_facts());
+            let of_process = source.file.liveness.facts().or(agent.facts.current());
             let mut facts = match of_process {
                 Some(of_process) => of_file.merge(of_process),
                 None => of_file,
             };
-            process_scan.pods.name(&mut facts, agent.own_facts());
+            process_scan.pods.name(&mut facts, agent.facts.current());
             woken.push(key);
-            if agent.own_facts() != Some(&facts) {
+            if agent.facts.current() != Some(&facts) {
                 self.shared.journal.set_facts(agent.record, Some(&facts));
                 agent.set_facts(Some(facts));
             }

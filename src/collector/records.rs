@@ -46,7 +46,7 @@ impl Collector {
         if let Some(id) = agent.id {
             journal.set_id(agent.record, id);
         }
-        journal.set_facts(agent.record, agent.own_facts());
+        journal.set_facts(agent.record, agent.facts.current());
     }
 
     /// Removes the record of an agent and adds its totals to those of expired agents. `owner`: the uid of its files.

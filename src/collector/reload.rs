@@ -3,7 +3,6 @@
 use super::Collector;
 use super::attach::Candidates;
 use super::descriptors::Descriptors;
-use super::expiry::Expiry;
 use crate::agents::AgentKey;
 use crate::config::Config;
 use crate::discovery::directory;
@@ -17,7 +16,7 @@ impl Collector {
         self.shared.config = config.clone();
         let room = Descriptors::of(config);
         self.limits.places = room.rings;
-        self.expiry = Expiry::default();
+        self.next_expiry = None;
         self.process_scans.last_full = None;
         self.candidates = Candidates::new(Instant::now());
         self.shared.in_first_scan = true;
@@ -36,7 +35,7 @@ impl Collector {
                 // What process scans have found must not be shown any more, not even after a restart.
                 agent.set_facts(Some(agent.facts_of_files(None)));
                 let journal = &mut self.shared.journal;
-                journal.set_facts(agent.record, agent.own_facts());
+                journal.set_facts(agent.record, agent.facts.current());
             }
             if !agent.has_stores() {
                 agent.entry.stats.set_bounds(&config.bounds);

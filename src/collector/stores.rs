@@ -63,10 +63,9 @@ enum StoreVerdict {
     Early,
     /// It is the present store of this agent.
     Present(AgentKey),
-    /// This agent of its name and rank, whose present store no process writes, goes on with it.
-    Next(AgentKey),
-    /// It is the first store of a new agent, which gets this number among those of its name and rank.
-    First(usize),
+    /// This agent of its name and rank, whose present store no process writes, goes on with it. `None`: it is the first store of a new
+    /// agent.
+    Next(Option<AgentKey>),
 }
 
 impl Collector {
@@ -88,19 +87,13 @@ impl Collector {
         match self.judge_store(&store, now) {
             StoreVerdict::Over => self.reject(&store.found, Rejection::Exited),
             StoreVerdict::Early => {
-                let updated = store.values.updated;
-                self.candidates.wait_for_scan(store.found, updated);
+                let waiting = (store.values.updated, store.found);
+                self.candidates.unknown_stores.push(waiting);
             }
             StoreVerdict::Present(key) => self.attach_present(key, store, now),
-            StoreVerdict::Next(key) => {
-                if self.has_room(now, Some(key), true, || Holder::Absent, &store.found) {
-                    self.begin_store(key, &store, now);
-                    self.add_store(key, store, now);
-                }
-            }
-            StoreVerdict::First(number) => {
-                if self.has_room(now, None, true, || Holder::Absent, &store.found) {
-                    let key = self.new_store_agent(&store, number, now);
+            StoreVerdict::Next(known) => {
+                if self.has_room(now, known, true, || Holder::Absent, &store.found) {
+                    let key = known.unwrap_or_else(|| self.new_store_agent(&store, now));
                     self.begin_store(key, &store, now);
                     self.add_store(key, store, now);
                 }
@@ -127,30 +120,24 @@ impl Collector {
     fn judge_store(&mut self, store: &FoundStore, now: Instant) -> StoreVerdict {
         let same_name = self.agents.named(&store.description.agent);
         let same_name = same_name.filter(|(_, agent)| agent.has_stores());
-        let (mut present, mut alike) = (None, Vec::new());
+        let mut alike = Vec::new();
         for (key, agent) in same_name {
             let is_owner = agent.name.owner == store.found.facts.uid;
             if is_owner && agent.store_reading(store.id).is_some() {
-                present = Some(key);
+                return StoreVerdict::Present(key);
             }
             if is_alike(agent, store) {
                 alike.push(key);
             }
         }
-        if let Some(key) = present {
-            return StoreVerdict::Present(key);
-        }
-        if store.has_exited() && (self.had_ended(store) || !self.is_recent(store, now)) {
+        if store.has_exited() && self.is_over(store, now) {
             return StoreVerdict::Over;
         }
         if self.shared.in_first_scan {
             return StoreVerdict::Early;
         }
-        let mut tested = alike.iter().take(MAX_TESTED);
-        match tested.find(|&&key| self.is_free(key, store.id, now)) {
-            Some(&key) => StoreVerdict::Next(key),
-            None => StoreVerdict::First(alike.len()),
-        }
+        let mut tested = alike.into_iter().take(MAX_TESTED);
+        StoreVerdict::Next(tested.find(|&key| self.is_free(key, store.id, now)))
     }
 
     /// True if a store was updated within `retain`, and since the host was started: CLOCK_MONOTONIC begins again then.
@@ -163,15 +150,17 @@ impl Collector {
             && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.shared.config.retain)
     }
 
-    /// True if a store without a process was counted that is not the present store of any agent.
-    fn had_ended(&mut self, store: &FoundStore) -> bool {
-        let journal = &mut self.shared.journal;
-        let (id, uid, updated) = (store.id, store.found.facts.uid, store.values.updated);
+    /// True if nothing of a store without a process counts, which is not the present store of any agent.
+    fn is_over(&mut self, store: &FoundStore, now: Instant) -> bool {
         // An earlier version left no table. What had ended before this version started is taken for counted.
-        if !journal.knows_counted_stores() {
-            journal.add_counted_store(CountedStore { id, uid, updated });
+        if !self.shared.journal.knows_counted_stores() {
+            let (id, uid) = (store.id, store.found.facts.uid);
+            // The time in the store is untrusted.
+            let updated = store.values.updated.min(self.clock.at(now).stamp);
+            let counted = CountedStore { id, uid, updated };
+            self.shared.journal.add_counted_store(counted);
         }
-        self.is_counted(store)
+        self.is_counted(store) || !self.is_recent(store, now)
     }
 
     /// True if a store is in the table of counted stores, or that table had no room for all of its user's.
@@ -209,11 +198,13 @@ impl Collector {
         })
     }
 
-    /// Adds an agent for a store. `number`: how many agents of its name and rank there are.
-    fn new_store_agent(&mut self, store: &FoundStore, number: usize, now: Instant) -> AgentKey {
+    /// Adds an agent for a store.
+    fn new_store_agent(&mut self, store: &FoundStore, now: Instant) -> AgentKey {
         let (found, description) = (&store.found, &store.description);
-        let mut name = name_of(found, &description.agent, String::new());
-        for number in number.. {
+        let mut name = name_of(found, &description.agent);
+        let same_name = self.agents.named(&description.agent);
+        let alike = same_name.filter(|(_, agent)| is_alike(agent, store));
+        for number in alike.count().. {
             name.part = part(number, &description.rank);
             if self.agents.find(&name).is_none() {
                 break;
@@ -283,7 +274,7 @@ impl Collector {
             // Only the store tells its rank.
             agent.set_facts(Some(agent.facts_of_files(None)));
         }
-        let facts = agent.own_facts();
+        let facts = agent.facts.current();
         self.shared.journal.set_facts(agent.record, facts);
         self.source_added(key, is_visible, now);
     }

@@ -34,7 +34,7 @@ fn agent(observe: bool) -> (tempfile::TempDir, Collector, Instant) {
 
 fn tick(agents: &mut Collector, now: Instant) {
     agents.scan(now, LONG);
-    agents.drain(now, LONG);
+    agents.drain(None, now, LONG);
 }
 
 #[test]

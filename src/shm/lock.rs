@@ -55,12 +55,8 @@ impl Drop for Lease<'_> {
 fn lease_call(file: &File, command: c_int, kind: c_int) -> io::Result<c_int> {
     // SAFETY: both commands take an int or nothing, and access no memory of this process; the descriptor is open as long as
     // `file` lives.
-    let sts = unsafe { libc::fcntl(file.as_raw_fd(), command, kind) };
-    if sts < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(sts)
-    }
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), command, kind) };
+    Ok(Errno::result(result)?)
 }
 
 /// Locks a file that is open for writing, until its last descriptor is closed. Returns false while another process has a lock.

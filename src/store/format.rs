@@ -4,6 +4,7 @@
 //! gets its name. The values are changed in place, each atomically. A flush of the agent's events changes the counters first, and
 //! then the time of the last update.
 
+use crate::base::words::{signed, unsigned, word_at};
 use crate::error::Rejection;
 use crate::event::EventType;
 use crate::procfs::facts::Facts;
@@ -84,30 +85,6 @@ pub fn is_owner_lock(name: &OsStr, size: u64) -> bool {
     size == 0 && rest.is_some_and(|rest| rest.ends_with(b".lock"))
 }
 
-/// Checks in the first two words that the file is a store, of the schema that this build reads.
-///
-/// # Errors
-/// The first check that failed.
-fn check_schema(words: [u64; 2]) -> Result<(), Rejection> {
-    let [magic, _] = words;
-    let [schema, slots] = halves(words[SCHEMA_AND_SLOTS]);
-    if magic != MAGIC {
-        return Err(Rejection::Magic { magic });
-    }
-    if schema != SCHEMA {
-        return Err(Rejection::Schema { schema });
-    }
-    if slots as usize != EventType::COUNT {
-        return Err(Rejection::Malformed {
-            wrong: format!(
-                "{slots} slots, and schema {SCHEMA} has {}",
-                EventType::COUNT
-            ),
-        });
-    }
-    Ok(())
-}
-
 impl Description {
     /// The labels that the store gives its agent.
     #[must_use]
@@ -127,15 +104,23 @@ impl Description {
     /// # Errors
     /// The first check that failed: NIXL would not have written this.
     pub fn parse(bytes: &[u8; LEN], size: u64) -> Result<Self, Rejection> {
-        let word = |at: usize| -> u64 {
-            let word = bytes[8 * at..].first_chunk();
-            u64::from_le_bytes(word.copied().unwrap_or_default())
-        };
-        check_schema([word(MAGIC_AT), word(SCHEMA_AND_SLOTS)])?;
+        let word = |at| word_at(bytes, at);
+        let malformed = |wrong: String| Rejection::Malformed { wrong };
+        let (magic, count) = (word(MAGIC_AT), EventType::COUNT);
+        let [schema, slots] = halves(word(SCHEMA_AND_SLOTS));
+        if magic != MAGIC {
+            return Err(Rejection::Magic { magic });
+        }
+        if schema != SCHEMA {
+            return Err(Rejection::Schema { schema });
+        }
+        if slots as usize != count {
+            let wrong = format!("{slots} slots, and schema {SCHEMA} has {count}");
+            return Err(malformed(wrong));
+        }
         if size != LEN as u64 {
             return Err(Rejection::StoreSize { size });
         }
-        let malformed = |wrong: String| Rejection::Malformed { wrong };
         let text = |field, from: usize, end: usize| {
             let bytes = &bytes[8 * from..8 * end];
             let end = bytes.iter().position(|&byte| byte == 0);
@@ -152,7 +137,7 @@ impl Description {
         let bounds: Vec<f64> = bounds.map(|(at, _)| f64::from_bits(word(at))).collect();
         Ok(Self {
             agent,
-            pid: i64::from_ne_bytes(word(PID).to_ne_bytes()),
+            pid: signed(word(PID)),
             instance: word(INSTANCE),
             host: text("host name", HOST, RANK)?,
             rank: text("local rank", RANK, BOUNDS)?,
@@ -165,11 +150,7 @@ impl Description {
 #[must_use]
 pub fn head(pid: i64) -> [u64; UPDATED] {
     let schema_and_slots = (EventType::COUNT as u64) << 32 | u64::from(SCHEMA);
-    [
-        MAGIC,
-        schema_and_slots,
-        u64::from_ne_bytes(pid.to_ne_bytes()),
-    ]
+    [MAGIC, schema_and_slots, unsigned(pid)]
 }
 
 /// The words before the time of the last update as they are in the file now.

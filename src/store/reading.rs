@@ -2,7 +2,7 @@
 //! twice.
 
 use crate::base::file::FileId;
-use crate::base::words::{WordReader, WordWriter};
+use crate::base::words::{WordReader, WordWriter, signed, unsigned};
 use crate::event::EventType;
 use crate::stats::histogram::MAX_BUCKETS;
 use crate::stats::store_values::StoreValues;
@@ -27,21 +27,18 @@ impl StoreId {
     /// The words of the identity in a state file.
     #[must_use]
     pub fn to_words(self) -> [u64; Self::WORDS] {
-        let [seconds, nanoseconds, pid] =
-            [self.born.0, self.born.1, self.pid].map(|word| u64::from_ne_bytes(word.to_ne_bytes()));
         let FileId { dev, ino } = self.file;
+        let [seconds, nanoseconds, pid] = [self.born.0, self.born.1, self.pid].map(unsigned);
         [dev, ino, seconds, nanoseconds, pid, self.instance]
     }
 
     /// The identity in these words.
     #[must_use]
     pub fn from_words([dev, ino, seconds, nanoseconds, pid, instance]: [u64; Self::WORDS]) -> Self {
-        let [seconds, nanoseconds, pid] =
-            [seconds, nanoseconds, pid].map(|word| i64::from_ne_bytes(word.to_ne_bytes()));
         Self {
             file: FileId { dev, ino },
-            born: (seconds, nanoseconds),
-            pid,
+            born: (signed(seconds), signed(nanoseconds)),
+            pid: signed(pid),
             instance,
         }
     }

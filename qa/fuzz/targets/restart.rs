@@ -125,7 +125,7 @@ impl World {
         for _ in 0..times {
             now += 3 * SECOND;
             agents.scan(now, SECOND);
-            agents.drain(now, SECOND);
+            agents.drain(None, now, SECOND);
         }
         agents
     }

@@ -58,7 +58,7 @@ pub fn run(input: &[u8]) {
     loop {
         now += SECOND;
         agents.scan(now, SECOND);
-        agents.drain(now, SECOND);
+        agents.drain(None, now, SECOND);
         assert_usable(&agents);
         if follows {
             let agent = agents.iter().next().expect("a good store has an agent");

@@ -60,14 +60,14 @@ impl Core {
     /// Drains as [`Core::drain`] does, but does not update the instances.
     pub fn drain_only(&mut self) {
         let now = self.now;
-        self.running_mut().agents.drain(now, LONG);
+        self.running_mut().agents.drain(None, now, LONG);
     }
 
     /// Continues the drain of a tick with this start time. Returns true if nothing is left for the next tick.
     pub fn drain_since(&mut self, began: Instant, budget: Duration) -> bool {
         let now = self.now;
         let agents = &mut self.running_mut().agents;
-        let is_all = agents.drain_on(began, now, budget);
+        let is_all = agents.drain(Some(began), now, budget);
         self.publish();
         is_all
     }

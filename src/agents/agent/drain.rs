@@ -94,7 +94,7 @@ fn drain_sources(
             sources.remove(at);
         }
         // A record has room for one batch in flight only.
-        let is_over = Instant::now() >= end || context.in_flight().is_some();
+        let is_over = Instant::now() >= end || context.entry.in_flight().is_some();
         if at < sources.len() && is_over {
             // The next call begins with the sources that are left, which may be written.
             sources.rotate_left(at);
@@ -108,7 +108,7 @@ fn drain_sources(
 /// Puts the ring with a batch in flight first, so that the batch is recovered before another takes its place in the record. Returns
 /// false if the first scan may still find that ring: then no source can be drained.
 fn put_in_flight_first(sources: &mut [Source], context: &mut DrainContext) -> bool {
-    let Some(ring) = context.in_flight() else {
+    let Some(ring) = context.entry.in_flight() else {
         return true;
     };
     match sources.iter().position(|source| source.id() == ring) {

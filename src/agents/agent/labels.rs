@@ -19,10 +19,6 @@ pub(crate) enum ProcessFacts {
 }
 
 impl ProcessFacts {
-    pub fn of(facts: Option<Facts>) -> Self {
-        facts.map_or(Self::Unknown, Self::Current)
-    }
-
     /// Facts of the process that writes now.
     pub fn current(&self) -> Option<&Facts> {
         match self {
@@ -39,11 +35,6 @@ impl ProcessFacts {
         }
     }
 
-    /// True if these are facts of the process before.
-    pub fn are_outdated(&self) -> bool {
-        matches!(self, Self::Outdated(_))
-    }
-
     /// Notes that another process writes from now on. The facts are kept only if `are_shown`.
     pub fn outdate(&mut self, are_shown: bool) {
         *self = match std::mem::take(self) {
@@ -53,16 +44,8 @@ impl ProcessFacts {
     }
 }
 
-/// Labels of an agent as JSON, until a label changes: pmcd requests those of tens of thousands of buckets at a time.
-#[derive(Debug, Default)]
-pub(super) struct CachedText(RefCell<Option<CachedLabels>>);
-
-/// Labels as JSON, and the facts that they were made of.
-#[derive(Debug)]
-struct CachedLabels {
-    facts: Facts,
-    text: Rc<str>,
-}
+/// Facts, and the labels as JSON that were made of them.
+pub(super) type CachedLabels = RefCell<Option<(Facts, Rc<str>)>>;
 
 impl Agent {
     /// Returns the labels as a JSON object. Until a process scan has found the process, they are what the agent's files tell, with the
@@ -70,13 +53,13 @@ impl Agent {
     #[must_use]
     pub fn label_text(&self) -> Rc<str> {
         let facts = self.labelled_facts();
-        let mut cached = self.label_text.0.borrow_mut();
-        let made = cached.take_if(|made| made.facts == *facts);
-        let made = made.unwrap_or_else(|| CachedLabels {
-            text: Rc::from(facts.labels(&self.name.raw, self.source_kind()).to_string()),
-            facts: facts.into_owned(),
+        let mut cached = self.cached_labels.borrow_mut();
+        let made = cached.take_if(|(of, _)| *of == *facts);
+        let made = made.unwrap_or_else(|| {
+            let text = facts.labels(&self.name.raw, self.source_kind()).to_string();
+            (facts.into_owned(), text.into())
         });
-        Rc::clone(&cached.insert(made).text)
+        Rc::clone(&cached.insert(made).1)
     }
 
     /// Returns the facts that the labels are made of.

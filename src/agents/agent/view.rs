@@ -144,10 +144,4 @@ impl Agent {
     pub fn idle(&self, now: &Now) -> Duration {
         now.since(self.entry.last_event)
     }
-
-    /// Returns the time since its last event in milliseconds.
-    #[must_use]
-    pub fn idle_time(&self, now: &Now) -> u64 {
-        u64::try_from(self.idle(now).as_millis()).unwrap_or(u64::MAX)
-    }
 }

@@ -4,7 +4,7 @@
 
 use super::Lifecycle;
 use crate::base::file::FileId;
-use crate::base::words::{WordReader, WordWriter};
+use crate::base::words::{WordReader, WordWriter, signed, unsigned};
 use crate::procfs::agent_state::AgentState;
 use crate::ring::checkpoint::{Checkpoint, RingIdentity};
 use crate::ring::layout::MAX_SLOT_WORDS;
@@ -57,6 +57,13 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The ring of the last counted batch, if it is not known that the batch's slots were released.
+    #[must_use]
+    pub fn in_flight(&self) -> Option<FileId> {
+        let checkpoint = self.checkpoint.as_ref()?;
+        checkpoint.is_in_flight().then_some(checkpoint.ring.id)
+    }
+
     /// Counts a producer restart. The count saturates, since a state file may hold any number.
     pub fn add_reset(&mut self) {
         self.resets = self.resets.saturating_add(1);
@@ -146,14 +153,16 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         checkpoint.producer.write_pos,
         checkpoint.producer.tail_hash,
     ]);
-    put.all(checkpoint.fingerprint.to_words());
+    put.one(checkpoint.fingerprint.hash);
+    put.all(checkpoint.fingerprint.last);
     put.all(checkpoint.producer.next);
     // A time of earlier stores and a local rank in 0.1.0. These words must not be used again.
     put.all([0, 0]);
     let none = StoreReading::none(StoreId::default());
     entry.store.as_ref().unwrap_or(&none).put(&mut put);
     put.all([0; VACATED]);
-    put.all([base_word(entry.stats.bucket_base)]);
+    let base = entry.stats.bucket_base;
+    put.one(base.map_or(NO_BASE, |base| FIRST_BASE + u64::from(base)));
     words
 }
 
@@ -180,7 +189,10 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         ring,
         from,
         end,
-        fingerprint: Fingerprint::from_words(&get.all()),
+        fingerprint: Fingerprint {
+            hash: get.one(),
+            last: get.all(),
+        },
         producer: ProducerState {
             write_pos,
             next: get.all(),
@@ -228,19 +240,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
 const NO_BASE: u64 = 1;
 const FIRST_BASE: u64 = 2;
 
-fn base_word(base: Option<u32>) -> u64 {
-    base.map_or(NO_BASE, |base| FIRST_BASE + u64::from(base))
-}
-
 /// True if 0.1.0 wrote these words, which had no bucket base.
 pub(super) fn is_without_base(words: &[u64; ENTRY_WORDS]) -> bool {
     words[ENTRY_WORDS - 1] == 0
-}
-
-fn unsigned(signed: i64) -> u64 {
-    u64::from_ne_bytes(signed.to_ne_bytes())
-}
-
-fn signed(unsigned: u64) -> i64 {
-    i64::from_ne_bytes(unsigned.to_ne_bytes())
 }

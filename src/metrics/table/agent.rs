@@ -40,7 +40,7 @@ pub(super) const ROWS: &[Metric] = &[
         (16, 9),
         "agent.idle_time",
         (Semantics::Instant, Units::Millisecond),
-        |agent| Some(agent.idle_time(&Now::read())),
+        |agent| u64::try_from(agent.idle(&Now::read()).as_millis()).ok(),
     ),
     agent_text((16, 10), "agent.path", FACT, |agent| {
         Some(shown(&agent.path()?))

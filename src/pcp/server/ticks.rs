@@ -77,10 +77,7 @@ impl Server {
     /// true if no event was left.
     pub(super) fn drain(&mut self, began: Option<Instant>, budget: Duration) -> bool {
         let start = Instant::now();
-        let all = match began {
-            Some(began) => self.collector.drain_on(began, start, budget),
-            None => self.collector.drain(start, budget),
-        };
+        let all = self.collector.drain(began, start, budget);
         self.control.drain_time += start.elapsed();
         self.update_indoms();
         all
