@@ -136,7 +136,7 @@ impl Collector {
             agent.set_facts(saved.facts);
             // An agent that was waiting for its labels gets the time of a new one.
             if let Lifecycle::AwaitingLabels { .. } = agent.entry.lifecycle {
-                agent.entry.lifecycle.wake(deadline);
+                agent.entry.lifecycle.activate(deadline);
             }
             let is_published = agent.is_published();
             let key = self.agents.insert(agent);
@@ -252,9 +252,9 @@ impl Collector {
         self.agents.get(key)
     }
 
-    /// Makes the next tick drain an agent, and the next process scan look for its process. It has a new file.
-    fn wake(&mut self, key: AgentKey) {
-        self.agents.wake(key);
+    /// Notes that an agent may have another file: the next tick drains it, and the next process scan looks for its process.
+    fn files_changed(&mut self, key: AgentKey) {
+        self.agents.end_poll(key);
         if let Some(agent) = self.agents.get_mut(key) {
             agent.without_file_since = None;
         }

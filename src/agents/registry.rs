@@ -79,7 +79,7 @@ impl Registry {
             self.polls.resize_with(key.0 + 1, AgentPoll::default);
         }
         self.by_name.entry(raw).or_default().push(key);
-        self.wake(key);
+        self.end_poll(key);
         self.update(key);
         key
     }
@@ -136,8 +136,8 @@ impl Registry {
         &self.places
     }
 
-    /// Makes the next tick drain an agent.
-    pub(crate) fn wake(&mut self, key: AgentKey) {
+    /// Ends the poll of an agent, so that the next tick drains it.
+    pub(crate) fn end_poll(&mut self, key: AgentKey) {
         self.polls[key.0] = AgentPoll::default();
     }
 
@@ -156,7 +156,7 @@ impl Registry {
             }
         }
         // The poll keeps the agent's files mapped.
-        self.wake(key);
+        self.end_poll(key);
         while !self.polls.is_empty() && !self.agents.contains(self.polls.len() - 1) {
             self.polls.pop();
         }

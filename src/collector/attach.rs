@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// not tell them.
 const LABEL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Returns when an agent that is woken now is published without labels, in nanoseconds of CLOCK_MONOTONIC. `is_scanned`: a process scan
+/// Returns when an agent that is activated now is published without labels, in nanoseconds of CLOCK_MONOTONIC. `is_scanned`: a process scan
 /// may tell the labels.
 pub(super) fn label_deadline(clock: &Now, now: Instant, is_scanned: bool) -> u64 {
     clock.at(now + LABEL_PATIENCE * u32::from(is_scanned)).stamp
@@ -210,14 +210,14 @@ impl Collector {
             self.shared.config.proc_facts && agent.sources.last().is_some_and(may_be_labelled);
         let deadline = label_deadline(&self.clock, now, waits);
         if is_visible {
-            agent.entry.lifecycle.wake(deadline);
+            agent.entry.lifecycle.activate(deadline);
         }
         // An agent that awaited labels before a restart of the daemon may have exited meanwhile.
         if !waits && agent.sources.len() == 1 {
             agent.entry.lifecycle.limit_wait(deadline);
         }
         self.shared.journal.commit(agent.record, &agent.entry);
-        self.wake(key);
+        self.files_changed(key);
     }
 
     /// Returns the last batch of a ring in the record of an agent with stores. 0.1.0 kept one record for both.

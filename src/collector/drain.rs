@@ -88,7 +88,7 @@ impl Collector {
                 agent.waiting = Some((name.to_owned(), facts.id));
             }
         }
-        self.agents.wake(key);
+        self.agents.end_poll(key);
         if let Some(expired) = self.shared.journal.expired() {
             self.shared.host = expired.totals;
             for agent in self.agents.values_mut() {

@@ -139,7 +139,7 @@ impl Collector {
             self.shared.journal.commit(agent.record, &agent.entry);
         }
         // Polls keep its rings mapped.
-        self.agents.wake(key);
+        self.agents.end_poll(key);
         for (source, facts) in detached {
             let holder = match source.file.liveness.has_no_holder() {
                 true => Holder::Absent,

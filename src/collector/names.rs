@@ -85,7 +85,7 @@ impl Collector {
         };
         entry.stats.set_bounds(&self.shared.config.bounds);
         let key = self.agents.insert(Agent::new(name, entry, now));
-        self.wake(key);
+        self.files_changed(key);
         self.create_record(key);
         key
     }

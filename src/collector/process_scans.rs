@@ -145,7 +145,7 @@ impl Collector {
         {
             self.process_scans.silent = process_scan.without_telemetry(files());
         }
-        let mut woken = Vec::new();
+        let mut scanned = Vec::new();
         let moment = self.clock.at(now);
         for (key, agent) in self.agents.iter_mut() {
             // The scan has resolved the owner's name of these files only.
@@ -177,7 +177,7 @@ impl Collector {
                 None => of_file,
             };
             process_scan.pods.name(&mut facts, agent.facts.current());
-            woken.push(key);
+            scanned.push(key);
             if agent.facts.current() != Some(&facts) {
                 self.shared.journal.set_facts(agent.record, Some(&facts));
                 agent.set_facts(Some(facts));
@@ -185,8 +185,8 @@ impl Collector {
             // It may be published before the next drain.
             agent.update_state(&moment, &self.shared.config);
         }
-        for key in woken {
-            self.agents.wake(key);
+        for key in scanned {
+            self.agents.end_poll(key);
         }
     }
 }

@@ -59,7 +59,7 @@ impl Collector {
             }
         }
         for key in keys {
-            self.wake(key);
+            self.files_changed(key);
         }
     }
 }

@@ -197,7 +197,7 @@ fn update_lifecycle(
     let (entry, now) = (&mut *context.entry, context.now);
     let before = entry.lifecycle;
     if is_alive {
-        entry.lifecycle.wake(now.stamp);
+        entry.lifecycle.activate(now.stamp);
         entry.last_seen = now.stamp;
     } else if entry.lifecycle.exit(now.stamp) {
         tracing::debug!("agent {instance}: no process is known to write its files any more");

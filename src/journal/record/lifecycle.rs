@@ -43,9 +43,9 @@ impl Lifecycle {
         }
     }
 
-    /// Notes that a process writes. An instance stays one. Another agent becomes one when its labels are known, or at the later
-    /// of its deadlines.
-    pub fn wake(&mut self, deadline: u64) {
+    /// Makes the agent an instance, since a process writes. An agent that is not one awaits its labels first, until the later of
+    /// its deadlines at most.
+    pub fn activate(&mut self, deadline: u64) {
         *self = match *self {
             Self::Dormant => Self::AwaitingLabels { deadline },
             Self::AwaitingLabels { deadline: before } => Self::AwaitingLabels {
@@ -96,9 +96,9 @@ mod tests {
             [(false, 8, false), (true, 8, true), (false, 9, true)]
         {
             let mut lifecycle = Lifecycle::Dormant;
-            lifecycle.wake(9);
+            lifecycle.activate(9);
             assert!(lifecycle.is_awake() && !lifecycle.is_published());
-            lifecycle.wake(8);
+            lifecycle.activate(8);
             assert!(!lifecycle.exit(5), "no instance has exited");
             lifecycle.limit_wait(10);
             assert_eq!(lifecycle.publish(are_known, stamp), is_published);
@@ -112,7 +112,7 @@ mod tests {
         assert!(lifecycle.exit(5) && !lifecycle.exit(6));
         assert_eq!(lifecycle.exited_since(), Some(5));
         assert!(!lifecycle.publish(true, 7) && lifecycle.is_published());
-        lifecycle.wake(7);
+        lifecycle.activate(7);
         assert_eq!(lifecycle, Lifecycle::Active);
         lifecycle.withdraw();
         assert!(!lifecycle.is_awake());
