@@ -118,7 +118,10 @@ impl Collector {
         let deadline = attach::label_deadline(&self.clock, now, self.shared.config.proc_facts);
         // Of two agents with one id, the one that was last seen keeps it.
         records.sort_by_key(|(_, saved)| {
-            Reverse((saved.entry.lifecycle.is_awake(), saved.entry.last_seen))
+            (
+                saved.entry.lifecycle.is_dormant(),
+                Reverse(saved.entry.last_seen),
+            )
         });
         for (record, mut saved) in records {
             saved.id = saved.id.filter(|&id| ids.insert(id));

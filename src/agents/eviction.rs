@@ -17,8 +17,8 @@ impl Agent {
     /// Returns the number of places that the agent takes: one while it is published or about to be, and one for each source beyond
     /// the first.
     pub(crate) fn places(&self) -> usize {
-        let is_awake = self.entry.lifecycle.is_awake();
-        self.sources.len().max(is_awake.into())
+        let is_dormant = self.entry.lifecycle.is_dormant();
+        self.sources.len().max(usize::from(!is_dormant))
     }
 
     /// True if another source of the agent needs no further place.
@@ -47,10 +47,14 @@ impl Registry {
         let (mut exited, mut live) = (Vec::new(), Vec::new());
         for (key, agent) in self.iter().filter(|(_, agent)| agent.places() > 0) {
             let (count, lifecycle) = (self.places().of(agent.name.owner), agent.entry.lifecycle);
-            let is_live = lifecycle.is_awake() && lifecycle.exited_since().is_none();
+            let is_live = !lifecycle.is_dormant() && lifecycle.exited_since().is_none();
             if !is_live || (all_found && !agent.has_files()) {
                 // An agent that is not an instance goes first.
-                let order = (Reverse(count), lifecycle.is_awake(), agent.entry.last_seen);
+                let order = (
+                    Reverse(count),
+                    !lifecycle.is_dormant(),
+                    agent.entry.last_seen,
+                );
                 exited.extend((count >= own).then_some((order, key)));
             } else if count == most && most >= own + 2 {
                 live.push((Reverse((agent.entry.first_seen, agent.id)), key));

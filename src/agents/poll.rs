@@ -32,10 +32,10 @@ impl AgentPoll {
             Some(since) => shared.config.retain.saturating_sub(now.since(since)),
             None => Duration::MAX,
         };
-        let pause = if lifecycle.is_awake() {
-            check
-        } else {
+        let pause = if lifecycle.is_dormant() {
             WITHOUT_FILE
+        } else {
+            check
         };
         self.until = now.instant.checked_add(visible_for.min(pause));
         self.file = None;
@@ -48,7 +48,7 @@ impl AgentPoll {
             let header = source.header_poll();
             let until = source.unchanged_until(check);
             // The next drain detaches the store of an agent that is no longer an instance.
-            let until = until.filter(|_| lifecycle.is_awake() || source.as_ring().is_some());
+            let until = until.filter(|_| !lifecycle.is_dormant() || source.as_ring().is_some());
             let earliest = self.until.zip(until).map(|(one, other)| one.min(other));
             self.until = earliest.filter(|_| header.is_some());
             match number {

@@ -51,7 +51,7 @@ impl Collector {
             }
             let since = *agent.without_file_since.get_or_insert(now);
             let is_long_ago = now.saturating_duration_since(since) >= remember;
-            let is_over = is_long_ago && !agent.entry.lifecycle.is_awake();
+            let is_over = is_long_ago && agent.entry.lifecycle.is_dormant();
             (is_over && !agent.waits(scanner)).then_some(key)
         });
         old.collect()
@@ -192,11 +192,17 @@ mod tests {
         let path = dir.path().join("a");
         ring(&path, 5);
         let mut now = Instant::now();
-        while agents.iter().all(|agent| !agent.entry.lifecycle.is_awake()) {
+        while agents
+            .iter()
+            .all(|agent| agent.entry.lifecycle.is_dormant())
+        {
             now += SECOND;
             tick(&mut agents, now);
         }
-        while agents.iter().any(|agent| agent.entry.lifecycle.is_awake()) {
+        while agents
+            .iter()
+            .any(|agent| !agent.entry.lifecycle.is_dormant())
+        {
             now += SECOND;
             tick(&mut agents, now);
         }

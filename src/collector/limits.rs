@@ -122,7 +122,7 @@ impl Collector {
             }
         }
         let max_agents = self.limits.places;
-        if agent.entry.lifecycle.is_awake() && !agent.has_files() {
+        if !agent.entry.lifecycle.is_dormant() && !agent.has_files() {
             let was_published = agent.is_published();
             agent.withdraw(now);
             let (instance, uid) = (&agent.name.instance, agent.name.owner);

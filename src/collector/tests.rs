@@ -64,7 +64,10 @@ fn withdrawn_agent_without_a_file_is_skipped() {
     let (dir, mut agents, mut now) = agent(false);
     tick(&mut agents, now);
     fs::remove_file(dir.path().join("a")).expect("there");
-    while agents.iter().any(|agent| agent.entry.lifecycle.is_awake()) {
+    while agents
+        .iter()
+        .any(|agent| !agent.entry.lifecycle.is_dormant())
+    {
         now += SECOND;
         tick(&mut agents, now);
     }
@@ -73,7 +76,10 @@ fn withdrawn_agent_without_a_file_is_skipped() {
     let words = [1, 0, (4 << 32) | 4, 4, 3, 0, 5, 0, 0, 0, 0, 0, 0_u64];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     fs::write(dir.path().join("a"), bytes).expect("written");
-    while agents.iter().all(|agent| !agent.entry.lifecycle.is_awake()) {
+    while agents
+        .iter()
+        .all(|agent| agent.entry.lifecycle.is_dormant())
+    {
         now += SECOND;
         tick(&mut agents, now);
     }

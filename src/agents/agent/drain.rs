@@ -80,9 +80,9 @@ fn drain_sources(
     end: Instant,
     outcome: &mut Outcome,
 ) -> bool {
-    let was_awake = context.entry.lifecycle.is_awake();
+    let was_dormant = context.entry.lifecycle.is_dormant();
     if !put_in_flight_first(sources, context) {
-        return was_awake;
+        return !was_dormant;
     }
     let (mut is_alive, mut at) = (false, 0);
     while at < sources.len() {
@@ -98,7 +98,7 @@ fn drain_sources(
         if at < sources.len() && is_over {
             // The next call begins with the sources that are left, which may be written.
             sources.rotate_left(at);
-            is_alive |= was_awake;
+            is_alive |= !was_dormant;
             break;
         }
     }
@@ -139,7 +139,7 @@ fn drain_source(
     outcome: &mut Outcome,
 ) -> SourceLife {
     let life = |stays, lives| SourceLife { stays, lives };
-    let is_awake = context.entry.lifecycle.is_awake();
+    let is_dormant = context.entry.lifecycle.is_dormant();
     let is_ring = source.as_ring().is_some();
     match source.drain(context) {
         Drained::Events => {
@@ -158,11 +158,11 @@ fn drain_source(
             let state = source.file.liveness.state(false);
             let is_known = is_recent || state != AgentState::Unknown;
             outcome.unknown |= !is_known;
-            life(true, (is_awake && is_known) || state == AgentState::Live)
+            life(true, (!is_dormant && is_known) || state == AgentState::Live)
         }
         // Its last values are shown for as long as its agent is an instance.
         Drained::IdleWithoutWriter => {
-            let stays = is_awake || source.may_return();
+            let stays = !is_dormant || source.may_return();
             outcome.exited |= !stays;
             life(stays, false)
         }
@@ -182,7 +182,7 @@ fn drain_source(
                 *checkpoint = checkpoint.filter(|checkpoint| checkpoint.ring.id != source.id());
                 context.write_entry();
             }
-            life(false, is_ring && is_awake)
+            life(false, is_ring && !is_dormant)
         }
     }
 }

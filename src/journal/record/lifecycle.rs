@@ -27,10 +27,10 @@ impl Lifecycle {
         matches!(self, Self::Active | Self::Exited { .. })
     }
 
-    /// True if the agent is an instance, or is about to become one.
+    /// True if the agent is not an instance, and is not about to become one.
     #[must_use]
-    pub fn is_awake(self) -> bool {
-        self != Self::Dormant
+    pub fn is_dormant(self) -> bool {
+        self == Self::Dormant
     }
 
     /// When it was found that no process is known to write, in nanoseconds of CLOCK_MONOTONIC. `None` if one may, or if the agent
@@ -97,7 +97,7 @@ mod tests {
         {
             let mut lifecycle = Lifecycle::Dormant;
             lifecycle.activate(9);
-            assert!(lifecycle.is_awake() && !lifecycle.is_published());
+            assert!(!lifecycle.is_dormant() && !lifecycle.is_published());
             lifecycle.activate(8);
             assert!(!lifecycle.exit(5), "no instance has exited");
             lifecycle.limit_wait(10);
@@ -115,7 +115,7 @@ mod tests {
         lifecycle.activate(7);
         assert_eq!(lifecycle, Lifecycle::Active);
         lifecycle.withdraw();
-        assert!(!lifecycle.is_awake());
+        assert!(lifecycle.is_dormant());
         assert!(!lifecycle.publish(true, 7), "it waits for nothing");
     }
 }
