@@ -22,10 +22,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 mod drain;
-mod labels;
+mod label_cache;
 mod view;
 pub use drain::Outcome;
-pub(crate) use labels::ProcessFacts;
+pub(crate) use label_cache::ProcessFacts;
 
 /// A NIXL agent. It writes, or wrote, rings of one name in one directory, or stores.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct Agent {
     /// Facts of its process, for the labels.
     pub(crate) facts: ProcessFacts,
     /// Valid until a label changes: pmcd requests the labels of tens of thousands of buckets at a time.
-    cached_labels: labels::CachedLabels,
+    cached_labels: label_cache::CachedLabels,
     /// Record in the state file. `None`: the totals are in memory only.
     pub(crate) record: Option<RecordId>,
     /// Instance id, if it was ever published.
@@ -64,7 +64,7 @@ impl Agent {
             entry,
             windows: Windows::new(now),
             facts: ProcessFacts::default(),
-            cached_labels: labels::CachedLabels::default(),
+            cached_labels: label_cache::CachedLabels::default(),
             record: None,
             id: None,
             sources: Vec::new(),

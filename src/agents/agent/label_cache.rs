@@ -1,4 +1,4 @@
-//! Labels of an agent's instances.
+//! What is known of the process that writes an agent's files, and the labels that are made of that, cached.
 
 use super::Agent;
 use crate::procfs::facts::Facts;
