@@ -40,7 +40,7 @@ pub struct RingReader {
     /// Time at which an overflow was last counted, in a followed ring that is still full.
     overflow_counted: Option<Instant>,
     /// Number of pending events that may be of any age. `None` before the first batch.
-    aged_pending: Option<u64>,
+    old_pending: Option<u64>,
     /// Positions before which events may be missing.
     gaps: Gaps,
     /// Time of the next attempt to lock the file, if another process has a lock on it.
@@ -111,7 +111,7 @@ impl RingReader {
             pending: 0,
             has_more: false,
             overflow_counted: None,
-            aged_pending: None,
+            old_pending: None,
             gaps,
             next_try,
         })

@@ -56,13 +56,13 @@ impl StoreReader {
     /// Counts the change since the last reading. Returns true if there was one.
     pub(super) fn read(&mut self, context: &mut DrainContext) -> Result<bool, RingFault> {
         let values = self.values()?;
-        let is_aged = self.updated.replace(values.updated).is_none();
-        Ok(self.apply(values, is_aged, context))
+        let may_be_old = self.updated.replace(values.updated).is_none();
+        Ok(self.apply(values, may_be_old, context))
     }
 
-    /// Applies and commits values, like the events of a ring. If `is_aged`, the change may be older than the last minute and does
+    /// Applies and commits values, like the events of a ring. If `may_be_old`, the change may be older than the last minute and does
     /// not count in the percentiles. Returns true if a counter changed.
-    fn apply(&self, values: StoreValues, is_aged: bool, context: &mut DrainContext) -> bool {
+    fn apply(&self, values: StoreValues, may_be_old: bool, context: &mut DrainContext) -> bool {
         let (entry, now) = (&mut *context.entry, context.now);
         let last = entry.store.take().filter(|last| last.id == self.id);
         let last = last.unwrap_or_else(|| StoreReading::none(self.id));
@@ -78,7 +78,7 @@ impl StoreReader {
         if entry.stats.bucket_bounds() != bounds {
             *context.windows = Windows::new(now.instant);
         }
-        if !is_aged {
+        if !may_be_old {
             let [xfer_time, post_time] = &delta.histograms;
             context.windows.xfer_time.record_buckets(xfer_time);
             context.windows.post_time.record_buckets(post_time);

@@ -179,14 +179,14 @@ impl RingReader {
         file: &TrackedFile,
         context: &mut DrainContext,
     ) {
-        let (now, is_aged) = (context.now, self.is_aged(unread, file, context));
+        let (now, may_be_old) = (context.now, self.may_be_old(unread, file, context));
         let DrainContext {
             entry,
             windows,
             shared,
             ..
         } = context;
-        let mut discarded_windows = is_aged.then(|| Windows::new(now.instant));
+        let mut discarded_windows = may_be_old.then(|| Windows::new(now.instant));
         let windows = discarded_windows.as_mut().unwrap_or(windows);
         let last_ring = entry.checkpoint.map(|checkpoint| checkpoint.ring.id);
         if last_ring != Some(self.checkpoint.ring.id) {
@@ -240,17 +240,17 @@ impl RingReader {
     /// True if the batch has events that were pending when the ring was attached, and the file was made or re-initialised more
     /// than a minute ago. The ring does not show when such events were written, so they do not count in the percentiles of the
     /// last minute. `unread` is the number of pending events.
-    fn is_aged(&mut self, unread: u64, file: &TrackedFile, context: &DrainContext) -> bool {
+    fn may_be_old(&mut self, unread: u64, file: &TrackedFile, context: &DrainContext) -> bool {
         let len = self.ring.between(self.checkpoint.from, self.checkpoint.end);
-        let aged_pending = self.aged_pending.get_or_insert_with(|| {
+        let old_pending = self.old_pending.get_or_insert_with(|| {
             let changed = u64::try_from(file.facts.changed.0).unwrap_or(0);
             match context.now.seconds.saturating_sub(changed) > window::LENGTH.as_secs() {
                 true => unread,
                 false => 0,
             }
         });
-        let is_aged = *aged_pending > 0;
-        *aged_pending = aged_pending.saturating_sub(len);
-        is_aged
+        let may_be_old = *old_pending > 0;
+        *old_pending = old_pending.saturating_sub(len);
+        may_be_old
     }
 }
