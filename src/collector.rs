@@ -38,7 +38,7 @@ mod expiry;
 mod file_removal;
 mod limits;
 mod names;
-mod newcomers;
+mod new_names;
 mod process_scans;
 mod records;
 mod reload;

@@ -161,7 +161,7 @@ pub enum Rejection {
     #[error(
         "its owner's agents have too many new names: at most fifty are accepted in a second. Stop what creates them, or give them names that stay"
     )]
-    Newcomers,
+    NewNames,
     /// The agent has exited and nothing is pending: a ring that was detached to make room, or a store whose values are counted.
     #[error("its agent has exited, and all of its events are counted")]
     Exited,
@@ -241,7 +241,7 @@ impl Rejection {
             Rejection::Replaced
                 // Stores through a mapping need not change the times of a file.
                 | Rejection::Positions { .. }
-                | Rejection::Sparse { .. } | Rejection::TooMany { .. } | Rejection::Newcomers | Rejection::Io { .. }
+                | Rejection::Sparse { .. } | Rejection::TooMany { .. } | Rejection::NewNames | Rejection::Io { .. }
         )
     }
 }

@@ -1,7 +1,7 @@
 //! Makes room where `max_agents`, or the limit on records, is reached. `agents::eviction` has the rule for who makes room.
 
 use super::Collector;
-use super::newcomers::Newcomers;
+use super::new_names::NewNames;
 use crate::agents::{Agent, AgentKey, Evictable};
 use crate::discovery::scan::Found;
 use crate::error::Rejection;
@@ -18,7 +18,7 @@ const EXPIRED_AT_ONCE: usize = 2;
 pub(super) struct Limits {
     /// Number of places: `max_agents`, or fewer if the process may not open so many files.
     pub places: usize,
-    pub newcomers: Newcomers,
+    pub new_names: NewNames,
     /// Number of rejections for lack of a place since the start.
     pub rejections: u64,
     /// Users whose files were rejected for lack of a place among the files of this scan, and true if those files had events.
@@ -43,8 +43,8 @@ impl Collector {
         let uid = found.facts.uid;
         let max_records = self.max_records();
         // Before another agent is evicted for it.
-        if key.is_none() && !self.limits.newcomers.admits(uid, max_records, now) {
-            self.reject(found, Rejection::Newcomers);
+        if key.is_none() && !self.limits.new_names.admits(uid, max_records, now) {
+            self.reject(found, Rejection::NewNames);
             self.limits.rejections += 1;
             return false;
         }
@@ -68,7 +68,7 @@ impl Collector {
             }
         }
         if key.is_none() {
-            self.limits.newcomers.add(uid, now);
+            self.limits.new_names.add(uid, now);
         }
         true
     }

@@ -13,12 +13,12 @@ const MOST_USERS: usize = 1024;
 
 /// New names of each user (GCRA).
 #[derive(Debug, Default)]
-pub(super) struct Newcomers {
+pub(super) struct NewNames {
     /// When the full burst of a user is available again.
     available: HashMap<u32, Instant>,
 }
 
-impl Newcomers {
+impl NewNames {
     /// True if a user may have another new name.
     pub fn admits(&mut self, uid: u32, max_records: usize, now: Instant) -> bool {
         let burst = u32::try_from(max_records).unwrap_or(u32::MAX).max(BURST);
@@ -46,30 +46,30 @@ mod tests {
 
     #[test]
     fn one_users_names_come_burst_and_then_one_by_one() {
-        let (mut newcomers, start) = (Newcomers::default(), Instant::now());
-        let admitted = |newcomers: &mut Newcomers, uid, now| {
-            let admit = |newcomers: &mut Newcomers| {
-                let admits = newcomers.admits(uid, 8, now);
+        let (mut new_names, start) = (NewNames::default(), Instant::now());
+        let admitted = |new_names: &mut NewNames, uid, now| {
+            let admit = |new_names: &mut NewNames| {
+                let admits = new_names.admits(uid, 8, now);
                 if admits {
-                    newcomers.add(uid, now);
+                    new_names.add(uid, now);
                 }
                 admits
             };
-            (0..10_000).filter(|_| admit(newcomers)).count()
+            (0..10_000).filter(|_| admit(new_names)).count()
         };
-        assert_eq!(admitted(&mut newcomers, 1, start), 4096);
-        assert_eq!(admitted(&mut newcomers, 2, start), 4096, "another's");
+        assert_eq!(admitted(&mut new_names, 1, start), 4096);
+        assert_eq!(admitted(&mut new_names, 2, start), 4096, "another's");
         let later = start + 10 * INTERVAL;
-        assert_eq!(admitted(&mut newcomers, 1, later), 10);
+        assert_eq!(admitted(&mut new_names, 1, later), 10);
         let all = start + INTERVAL * 10_000;
-        assert_eq!(admitted(&mut newcomers, 1, all), 4096);
-        // A user more than are known finds no place until one of them has had nothing for long enough.
+        assert_eq!(admitted(&mut new_names, 1, all), 4096);
+        // One more user than are counted has no new name until one of them has had none for long enough.
         for uid in 100..3000 {
-            if newcomers.admits(uid, 8, all) {
-                newcomers.add(uid, all);
+            if new_names.admits(uid, 8, all) {
+                new_names.add(uid, all);
             }
         }
-        assert_eq!(newcomers.available.len(), MOST_USERS);
-        assert!(newcomers.admits(7, 8, all + INTERVAL * 10_000));
+        assert_eq!(new_names.available.len(), MOST_USERS);
+        assert!(new_names.admits(7, 8, all + INTERVAL * 10_000));
     }
 }
