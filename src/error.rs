@@ -233,9 +233,9 @@ impl Rejection {
         )
     }
 
-    /// True if the file may pass at the next check although neither its size nor its change time differ.
+    /// True if the file may be accepted at the next check although neither its size nor its change time differ.
     #[must_use]
-    pub fn may_pass(&self) -> bool {
+    pub fn is_temporary(&self) -> bool {
         matches!(
             self,
             Rejection::Replaced

@@ -27,8 +27,8 @@ struct Rejected {
     size: u64,
     changed: (i64, i64),
     class: Class,
-    /// True if another check of the unchanged file would come to the same result.
-    is_lasting: bool,
+    /// True if another check of the unchanged file may come to another result.
+    is_temporary: bool,
     /// Number of the last listing that found the file.
     last_listing: u64,
     /// Reasons that were counted and logged. Numbers in them are ignored, since the owner could change those without end.
@@ -113,7 +113,7 @@ impl RejectedFiles {
             size: facts.size,
             changed: facts.changed,
             class,
-            is_lasting: !(starting || is_young || rejection.may_pass()),
+            is_temporary: starting || is_young || rejection.is_temporary(),
             last_listing: listing,
             logged,
         };
@@ -128,19 +128,19 @@ impl RejectedFiles {
         match self.files.get_mut(&key) {
             Some(rejected) if rejected.name == name => {
                 rejected.last_listing = listing;
-                rejected.is_lasting && rejected.class == Class::Unrelated
+                !rejected.is_temporary && rejected.class == Class::Unrelated
             }
             _ => false,
         }
     }
 
-    /// Marks a file as found by a listing. Returns true if it is unchanged since its rejection and the reason is lasting.
+    /// Marks a file as found by a listing. Returns true if it is unchanged since its rejection and the reason is not temporary.
     pub fn is_known(&mut self, directory: u64, facts: &FileFacts, listing: u64) -> bool {
         let rejected = self.files.get_mut(&(directory, facts.id));
         rejected.is_some_and(|rejected| {
             rejected.last_listing = listing;
             let unchanged = (rejected.size, rejected.changed) == (facts.size, facts.changed);
-            unchanged && rejected.is_lasting
+            unchanged && !rejected.is_temporary
         })
     }
 
