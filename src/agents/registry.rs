@@ -182,13 +182,13 @@ impl Registry {
         let polls = self.polls.iter().enumerate();
         polls
             .filter(move |(_, poll)| !poll.is_idle(now))
-            .filter_map(|(place, _)| Some((AgentKey(place), &**self.agents.get(place)?)))
+            .filter_map(|(index, _)| Some((AgentKey(index), &**self.agents.get(index)?)))
     }
 
     /// Returns the poll at an index.
     #[cfg(test)]
-    pub(crate) fn poll(&self, place: usize) -> &AgentPoll {
-        &self.polls[place]
+    pub(crate) fn poll(&self, index: usize) -> &AgentPoll {
+        &self.polls[index]
     }
 
     /// Returns a number above the index of any agent.
@@ -204,13 +204,13 @@ impl Registry {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (AgentKey, &Agent)> {
         self.agents
             .iter()
-            .map(|(place, agent)| (AgentKey(place), &**agent))
+            .map(|(index, agent)| (AgentKey(index), &**agent))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (AgentKey, &mut Agent)> {
         self.agents
             .iter_mut()
-            .map(|(place, agent)| (AgentKey(place), &mut **agent))
+            .map(|(index, agent)| (AgentKey(index), &mut **agent))
     }
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &Agent> {
@@ -225,12 +225,12 @@ impl Registry {
 #[cfg(test)]
 impl AgentKey {
     /// Returns the key of the agent at an index.
-    pub(crate) fn of(place: usize) -> Self {
-        Self(place)
+    pub(crate) fn of(index: usize) -> Self {
+        Self(index)
     }
 
     /// Returns the index of the agent.
-    pub(crate) fn place(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0
     }
 }

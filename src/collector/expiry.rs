@@ -177,11 +177,11 @@ mod tests {
         known.sort_unstable();
         assert_eq!(known, [("a7", 10), ("stays", 5)]);
         assert_eq!(agents.host_total(EventType::TxBytes), 102 * 5);
-        let highest = agents.agents.iter().map(|(key, _)| key.place()).max();
+        let highest = agents.agents.iter().map(|(key, _)| key.index()).max();
         assert_eq!(
             Some(agents.agents.end() - 1),
             highest,
-            "free places at the end are not visited"
+            "free indexes at the end are not visited"
         );
     }
 

@@ -214,7 +214,7 @@ impl Scanner {
         }
         let mut found = files.found;
         // Of two agents of one name, that in the directory that is configured first keeps the plain name. Of several stores that an
-        // agent has had, each counts before the next takes its place.
+        // agent has had, each counts before the next replaces it.
         found.sort_by_cached_key(|found| {
             let watched = self.directories.get(&found.directory.path);
             let age = found.directory.kinds.stores.then_some(found.facts.changed);

@@ -105,7 +105,7 @@ fn drain_sources(
     is_alive
 }
 
-/// Puts the ring with a batch in flight first, so that the batch is recovered before another takes its place in the record. Returns
+/// Puts the ring with a batch in flight first, so that the batch is recovered before another replaces it in the record. Returns
 /// false if the first scan may still find that ring: then no source can be drained.
 fn put_in_flight_first(sources: &mut [Source], context: &mut DrainContext) -> bool {
     let Some(ring) = context.entry.in_flight() else {

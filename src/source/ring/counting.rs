@@ -18,14 +18,14 @@ use crate::stats::windows::Windows;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Nothing,
-    /// Events were counted, or a recovery took their place.
+    /// Events were counted, or the batch before was recovered instead.
     Some,
     /// All pending events were counted except the one in the last slot of the ring, which is a batch of its own.
     AllButLastSlot,
 }
 
 impl RingReader {
-    /// Counts the pending events. Returns true if there were any, or if a recovery took their place.
+    /// Counts the pending events. Returns true if there were any, or if the batch before was recovered instead.
     pub(in crate::source) fn drain(
         &mut self,
         file: &mut TrackedFile,
@@ -56,7 +56,7 @@ impl RingReader {
         self.is_drained()
     }
 
-    /// Drains one batch. Returns true if it counted events, or if a recovery took their place.
+    /// Drains one batch. Returns true if it counted events, or if it recovered the batch before instead.
     fn consume(
         &mut self,
         file: &mut TrackedFile,
