@@ -171,7 +171,7 @@ fn scan(
 ) -> io::Result<Vec<Directory>> {
     for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
         if directory::has_no_match(pattern) {
-            let why = directory::base_error(pattern).map(directory::open_error);
+            let why = directory::prefix_error(pattern).map(directory::open_error);
             let why = why.map_or(String::new(), |why| format!(": {why}"));
             writeln!(out, "note: {} matches no directory{why}", pattern.path)?;
         }

@@ -50,14 +50,14 @@ pub struct Directory {
     /// Kinds of files that it is scanned for.
     pub kinds: FileKinds,
     /// First part of the path, without wildcards, in which links may be followed.
-    base: PathBuf,
+    prefix: PathBuf,
 }
 
 impl Directory {
     /// True if a pattern matched it. Another user may have made such a directory.
     #[must_use]
     pub fn is_matched(&self) -> bool {
-        self.base != self.path
+        self.prefix != self.path
     }
 
     /// Opens the directory to list it.
@@ -65,11 +65,14 @@ impl Directory {
     /// # Errors
     /// Any of open(2). ENOTDIR or ELOOP: a link is in the part that a pattern matched, or others could replace a link before it.
     pub fn open(&self) -> nix::Result<OwnedFd> {
-        let rest = self.path.strip_prefix(&self.base).unwrap_or(Path::new(""));
+        let rest = self
+            .path
+            .strip_prefix(&self.prefix)
+            .unwrap_or(Path::new(""));
         let Some((parent, name)) = rest.parent().zip(rest.file_name()) else {
-            return walk::open(&self.base, LIST_FLAGS);
+            return walk::open(&self.prefix, LIST_FLAGS);
         };
-        let mut fd = walk::open(&self.base, PATH_FLAGS)?;
+        let mut fd = walk::open(&self.prefix, PATH_FLAGS)?;
         for component in parent {
             fd = open_entry(&fd, component, PATH_FLAGS)?;
         }
@@ -120,13 +123,13 @@ pub fn has_no_match(pattern: &DirectoryPattern) -> bool {
 
 /// Returns the error of opening the part of a pattern before its first wildcard; `None` if it can be opened.
 #[must_use]
-pub fn base_error(pattern: &DirectoryPattern) -> Option<Errno> {
-    walk::open(&base(pattern), PATH_FLAGS).err()
+pub fn prefix_error(pattern: &DirectoryPattern) -> Option<Errno> {
+    walk::open(&prefix(pattern), PATH_FLAGS).err()
 }
 
 /// Returns the part of a configured path without wildcards: the whole path, or a pattern's components before the first wildcard.
 #[must_use]
-pub fn base(pattern: &DirectoryPattern) -> PathBuf {
+pub fn prefix(pattern: &DirectoryPattern) -> PathBuf {
     split(pattern).0
 }
 
@@ -139,8 +142,8 @@ fn split(pattern: &DirectoryPattern) -> (PathBuf, Vec<&OsStr>) {
     let wild = components
         .iter()
         .position(|component| has_wildcard(component));
-    let (base, rest) = components.split_at(wild.unwrap_or(components.len()));
-    (base.iter().collect(), rest.to_vec())
+    let (prefix, rest) = components.split_at(wild.unwrap_or(components.len()));
+    (prefix.iter().collect(), rest.to_vec())
 }
 
 fn has_wildcard(component: &OsStr) -> bool {

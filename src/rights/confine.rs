@@ -49,14 +49,14 @@ pub fn confine(config: &Config, own: &OwnPlaces) -> Result<String, RulesetError>
     let looked_up = LOOKED_UP.iter().map(PathBuf::from);
     let read_only = looked_up.chain(own.read.iter().cloned());
     let written = own.written.iter().map(|path| (path.clone(), change));
-    let mut places = Vec::from_iter(read_only.map(|path| (path, read)).chain(written));
+    let mut allowed = Vec::from_iter(read_only.map(|path| (path, read)).chain(written));
     for (key, patterns, access) in [
         ("telemetry_dir", &config.telemetry_dir, rings),
         ("multiproc_dir", &config.multiproc_dir, read),
     ] {
         for pattern in patterns {
             match reach(pattern) {
-                Some(path) => places.push((path, access)),
+                Some(path) => allowed.push((path, access)),
                 None => tracing::warn!(
                     "{key}: {} is not there, and stays out of reach: make it, and run ./Install again",
                     pattern.path
@@ -70,7 +70,7 @@ pub fn confine(config: &Config, own: &OwnPlaces) -> Result<String, RulesetError>
         .handle_access(AccessFs::from_all(RULES))?
         .handle_access(AccessNet::from_all(RULES))?
         .create()?;
-    for (path, access) in places {
+    for (path, access) in allowed {
         // A missing path gets no rule.
         rules = rules.add_rules(path_beneath_rules([path], access))?;
     }
@@ -88,9 +88,9 @@ pub fn confine(config: &Config, own: &OwnPlaces) -> Result<String, RulesetError>
 /// Returns the directory that has a telemetry directory or will have it: the part of a pattern before the first wildcard or, if that
 /// is missing, its parent. `None`: both are missing, or it is the root directory, which would allow everything.
 fn reach(pattern: &DirectoryPattern) -> Option<PathBuf> {
-    let base = directory::base(pattern);
-    let places = [Some(base.as_path()), base.parent()];
-    let there = places.into_iter().flatten().find(|path| path.is_dir())?;
+    let prefix = directory::prefix(pattern);
+    let paths = [Some(prefix.as_path()), prefix.parent()];
+    let there = paths.into_iter().flatten().find(|path| path.is_dir())?;
     (there != Path::new("/")).then(|| there.to_owned())
 }
 

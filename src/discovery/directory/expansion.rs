@@ -40,7 +40,7 @@ pub struct Expansion {
     config: Config,
     patterns: IntoIter<DirectoryPattern>,
     /// Label of the current pattern, and its part before the first wildcard.
-    base: Directory,
+    current: Directory,
     /// Components of the current pattern from the first wildcard on.
     components: Vec<OsString>,
     /// Open directories, each inside the one before. Names in a level are matched with the component of the same index.
@@ -109,14 +109,14 @@ impl Expansion {
 
     fn begin_pattern(&mut self) -> Option<Option<Expanded>> {
         let pattern = self.patterns.next()?;
-        let (base, components) = split(&pattern);
+        let (prefix, components) = split(&pattern);
         self.components = components.into_iter().map(OsStr::to_owned).collect();
-        (self.base.base, self.base.label) = (base.clone(), pattern.label);
+        (self.current.prefix, self.current.label) = (prefix.clone(), pattern.label);
         if self.components.is_empty() {
-            return Some(self.emit(base, None));
+            return Some(self.emit(prefix, None));
         }
-        let level = walk::open(&base, PATH_FLAGS)
-            .and_then(|fd| Level::new(fd, base, self.components.first()));
+        let level = walk::open(&prefix, PATH_FLAGS)
+            .and_then(|fd| Level::new(fd, prefix, self.components.first()));
         Some(match level {
             Err(_) => self.emit(PathBuf::from(pattern.path), None),
             Ok(level) => {
@@ -135,11 +135,10 @@ impl Expansion {
             rings: is_configured(&self.config.telemetry_dir, &path),
             stores: is_configured(&self.config.multiproc_dir, &path),
         };
-        let base = self.base.clone();
         let directory = Directory {
             path,
             kinds,
-            ..base
+            ..self.current.clone()
         };
         Some((directory, owner))
     }
