@@ -11,7 +11,7 @@ use crate::error::{ConfigError, Rejection};
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::ScanThreads;
 use crate::rights;
-use crate::rights::confine::OwnPlaces;
+use crate::rights::confine::OwnPaths;
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 use std::collections::{HashMap, HashSet};
@@ -68,7 +68,7 @@ impl Summary {
 pub fn run(
     path: &Path,
     loaded: Result<&LoadedConfig, &ConfigError>,
-    own: &OwnPlaces,
+    own: &OwnPaths,
     conf: &PcpConf,
     out: &mut impl Write,
 ) -> io::Result<Summary> {

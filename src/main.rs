@@ -16,7 +16,7 @@ use pmdanixl::pcp::ffi::Pmda;
 use pmdanixl::pcp::instances::AgentInstances;
 use pmdanixl::pcp::log_file;
 use pmdanixl::pcp::server::{Indoms, Server};
-use pmdanixl::rights::confine::OwnPlaces;
+use pmdanixl::rights::confine::OwnPaths;
 use pmdanixl::rights::privilege::NotAllowed;
 use pmdanixl::rights::{self, privilege};
 use pmdanixl::{check, log, shm};
@@ -79,7 +79,7 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     raise_descriptor_limit();
     let conf = PcpConf::read();
     let source = ConfigLoader::new(options, &conf);
-    let own = own_places(&conf, &source);
+    let own = own_paths(&conf, &source);
     let loaded = source.read();
     let summary = check::run(
         &source.path,
@@ -133,7 +133,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let journal = Journal::open(&conf.state());
     let state = RefCell::new(journal.descriptor());
     let cache_path = conf.instance_cache(domain, AGENTS);
-    let (own, cache) = (own_places(&conf, &source), cache_path.clone());
+    let (own, cache) = (own_paths(&conf, &source), cache_path.clone());
     let enter = Box::new(move |config: &Config| {
         enter_account(config, &own, &cache, state.borrow().as_ref())?;
         // A second descriptor keeps the lock, and the room of a file that was removed.
@@ -170,7 +170,7 @@ fn raise_descriptor_limit() {
 }
 
 /// Returns the directories that the daemon reads and writes, other than the telemetry directories.
-fn own_places(conf: &PcpConf, source: &ConfigLoader) -> OwnPlaces {
+fn own_paths(conf: &PcpConf, source: &ConfigLoader) -> OwnPaths {
     let parents = |paths: &[PathBuf]| {
         let parents = paths.iter().filter_map(|path| path.parent());
         parents.map(Path::to_owned).collect::<Vec<_>>()
@@ -180,7 +180,7 @@ fn own_places(conf: &PcpConf, source: &ConfigLoader) -> OwnPlaces {
     let mut read = parents(&[conf.help(), source.path.clone(), real]);
     read.push(conf.path.clone());
     // Without the log, which is already open.
-    OwnPlaces {
+    OwnPaths {
         written: parents(&[conf.state(), conf.instance_cache(DOMAIN, AGENTS)]),
         read,
     }
@@ -189,7 +189,7 @@ fn own_places(conf: &PcpConf, source: &ConfigLoader) -> OwnPlaces {
 /// Gives the state file and the id file to the configured user, then becomes that user.
 fn enter_account(
     config: &Config,
-    own: &OwnPlaces,
+    own: &OwnPaths,
     cache: &Path,
     state: Option<&File>,
 ) -> Result<(), NotAllowed> {

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::procfs::process_scan::user_name;
-use confine::OwnPlaces;
+use confine::OwnPaths;
 use nix::unistd::geteuid;
 use privilege::NotAllowed;
 
@@ -14,7 +14,7 @@ pub mod privilege;
 ///
 /// # Errors
 /// The kernel does not allow the user.
-pub fn enter(config: &Config, own: &OwnPlaces) -> Result<String, NotAllowed> {
+pub fn enter(config: &Config, own: &OwnPaths) -> Result<String, NotAllowed> {
     privilege::limit(config)?;
     let user = user_name(geteuid().as_raw());
     let capabilities = privilege::in_force();

@@ -26,7 +26,7 @@ const LOOKED_UP: [&str; 6] = [
 
 /// Directories that the daemon needs beside the telemetry directories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnPlaces {
+pub struct OwnPaths {
     /// Directories of the state file and of the id file, which it writes.
     pub written: Vec<PathBuf>,
     /// Directories of the configuration and of the help text, and pcp.conf, which it reads.
@@ -37,7 +37,7 @@ pub struct OwnPlaces {
 ///
 /// # Errors
 /// The kernel has Landlock, but rejects the rules.
-pub fn confine(config: &Config, own: &OwnPlaces) -> Result<String, RulesetError> {
+pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let change =
         read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
