@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Number of records beyond `max_agents`, for agents without files; three times `max_agents` if that is less.
 pub(super) const MORE_RECORDS: usize = 1024;
-/// Number of agents that a tick expires. Each takes a write to the state file and a pass over the instance domains.
+/// Number of agents that a tick expires. Each takes a write to the state file and a walk through the instance domains.
 const PIECE: usize = 16;
 /// Pause between two searches for agents to expire: `remember`, within these bounds.
 const MAX_PAUSE: Duration = Duration::from_secs(60);

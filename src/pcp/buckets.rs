@@ -89,7 +89,7 @@ impl BucketIndom {
         self.agents.insert(base, id);
     }
 
-    /// Removes the instances of agents in one pass, because a domain can have tens of thousands of instances. The
+    /// Removes the instances of agents at once, because a domain can have tens of thousands of instances. The
     /// instances of an agent are contiguous, so each agent is looked up once.
     fn remove(&mut self, removed: &HashSet<u32>) {
         self.agents.retain(|_, id| !removed.contains(id));

@@ -9,8 +9,8 @@ use crate::pcp::{buckets, serial};
 use std::collections::HashSet;
 
 impl Server {
-    /// Updates the instance domains with the changes of the agents. Agents are withdrawn first, all in one pass,
-    /// because one pass over the buckets of all agents takes long.
+    /// Updates the instance domains with the changes of the agents. Agents are withdrawn first, all at once,
+    /// because a walk through the buckets of all agents takes long.
     pub(super) fn update_indoms(&mut self) {
         let changes = self.collector.take_changes();
         if !changes.is_empty() {

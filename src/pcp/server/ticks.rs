@@ -64,7 +64,7 @@ impl Server {
         }
     }
 
-    /// Scans the directories for `budget`. Returns true if the pass is complete.
+    /// Scans the directories for `budget`. Returns true if nothing is left to scan.
     pub(super) fn scan(&mut self, budget: Duration) -> bool {
         let start = Instant::now();
         let all = self.collector.scan(start, budget);
