@@ -39,7 +39,7 @@ pub struct Summary {
     /// Stores that would be read.
     pub stores: usize,
     /// Files that would be rejected.
-    pub refused: usize,
+    pub rejected: usize,
     /// Problems: reasons why telemetry is missing.
     pub problems: usize,
     /// Processes that use NIXL and write to none of these rings and stores.
@@ -136,9 +136,9 @@ pub fn run(
         );
         summary.problem(out, problem)?;
     }
-    let [rings, refused, problems] = [
+    let [rings, rejected, problems] = [
         (summary.rings, "ring"),
-        (summary.refused, "file"),
+        (summary.rejected, "file"),
         (summary.problems, "problem"),
     ]
     .map(|(count, what)| plural(count, what, "s"));
@@ -152,7 +152,7 @@ pub fn run(
     };
     writeln!(
         out,
-        "{rings}, {stores}{refused} refused, {problems}{silent}"
+        "{rings}, {stores}{rejected} rejected, {problems}{silent}"
     )?;
     Ok(summary)
 }
@@ -240,9 +240,9 @@ fn check_file(
             file::describe(&opened, &path, process_scan, summary)
         }
         Err(rejection) => {
-            summary.refused += 1;
+            summary.rejected += 1;
             summary.problems += usize::from(is_problem(&found.facts, &rejection));
-            format!("refused: {rejection}")
+            format!("rejected: {rejection}")
         }
     };
     writeln!(out, "  {}: {line}", name::printable(&found.name))

@@ -67,7 +67,7 @@ fn check_lists_rings_writers_and_problems() {
         status == 0
             && output.contains("warning: ")
             && output.contains(&format!("telemetry_dir = {rings:?}"))
-            && output.contains("  ucx_shm_posix_2529def: refused: not a ring: "),
+            && output.contains("  ucx_shm_posix_2529def: rejected: not a ring: "),
         "{output}"
     );
 }
@@ -86,7 +86,7 @@ fn check_lists_the_nixl_lock_idle_rings_and_rejected_links() {
     for line in [
         "  unused: ring v4, 16 events, 0 pending, never had an event, no writer seen: not an instance before its first event\n",
         "  used: ring v4, 16 events, 1 pending, no writer seen\n",
-        "2 rings, 0 files refused, 0 problems",
+        "2 rings, 0 files rejected, 0 problems",
     ] {
         assert!(status == 0 && output.contains(line), "{line}\n{output}");
     }
@@ -651,7 +651,7 @@ fn empty_header_on_a_full_tmpfs_has_its_space_as_a_cause() {
     let full = "or SIGBUS killed it because its tmpfs has no room for it (0 of 262144 bytes are free): remove files there, or enlarge it\n";
     let output = home.check().1;
     assert!(
-        output.contains("  agent: refused: header is not written: ") && output.contains(full),
+        output.contains("  agent: rejected: header is not written: ") && output.contains(full),
         "{output}"
     );
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
@@ -700,7 +700,7 @@ fn sparse_ring_on_a_full_tmpfs_is_drained_up_to_its_hole() {
     is_counted(4200);
     let log = home.log();
     assert!(
-        !log.contains("truncated") && !log.contains("refused"),
+        !log.contains("truncated") && !log.contains("rejected"),
         "{log}"
     );
     assert!(link.end().success());

@@ -85,7 +85,7 @@ fn pmstore_switches_debug_messages_on_and_off() {
         wait_for("the file is rejected", || {
             (rejections() > before).then_some(())
         });
-        let message = format!("{name}\": refused");
+        let message = format!("{name}\": rejected");
         pmcd.log()
             .lines()
             .any(|line| line.contains("Debug: ") && line.contains(&message))

@@ -291,7 +291,7 @@ fn log_messages_of_the_troubleshooting_page_exist() {
     for cell in rows.filter_map(|row| row.split(" | ").next()) {
         for message in format!("`{cell}").split('`').skip(1).step_by(2) {
             // These are followed by the rest of another message.
-            let rest = ["refused: ", "its ring "]
+            let rest = ["rejected: ", "its ring "]
                 .iter()
                 .find_map(|start| message.strip_prefix(start));
             for part in fixed_parts(rest.unwrap_or(message)) {

@@ -69,7 +69,7 @@ fn ring_with_2_to_the_36_claimed_events_is_rejected_unread() {
     });
     let log = home.log();
     assert!(
-        log.contains("/sparse\": refused: ") && log.contains("max_capacity"),
+        log.contains("/sparse\": rejected: ") && log.contains("max_capacity"),
         "{log}"
     );
     let after = fs::metadata(home.ring("sparse")).expect("there").blocks();

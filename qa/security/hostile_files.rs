@@ -149,7 +149,7 @@ fn check_lists_a_reason_for_every_file_and_changes_none() {
         "an agent of an unknown version is a problem:\n{output}"
     );
     for (name, reason) in &expected {
-        let line = format!("  {name}: refused: {reason}");
+        let line = format!("  {name}: rejected: {reason}");
         assert!(
             output.lines().any(|shown| shown.starts_with(&line)),
             "no line {line:?} in\n{output}"
@@ -157,7 +157,7 @@ fn check_lists_a_reason_for_every_file_and_changes_none() {
     }
     assert!(
         output.contains(&format!(
-            "0 rings, {} files refused, 1 problem",
+            "0 rings, {} files rejected, 1 problem",
             expected.len()
         )),
         "{output}"
@@ -192,7 +192,7 @@ fn hostile_files_are_left_unchanged_by_the_daemon() {
     let log = pmcd.log();
     for (name, reason) in expected {
         // Only files that may be rings are logged.
-        let logged = log.contains(&format!("/{name}\": refused: {reason}"));
+        let logged = log.contains(&format!("/{name}\": rejected: {reason}"));
         let is_ring = ["capacity", "hardlink", "mask", "pos", "version-5", "size"]
             .iter()
             .any(|part| name.contains(part))
@@ -200,7 +200,7 @@ fn hostile_files_are_left_unchanged_by_the_daemon() {
         assert_eq!(logged, is_ring, "{name}\n{log}");
     }
     assert_eq!(
-        log.matches("/mask\": refused").count(),
+        log.matches("/mask\": rejected").count(),
         1,
         "one line for each file and reason:\n{log}"
     );
@@ -347,7 +347,7 @@ fn max_agents_limits_rings_and_prefers_live_agents() {
     pmcd.becomes(&[("a", 1), ("b", 1)]);
     assert!(
         pmcd.log()
-            .contains("/c\": refused: max_agents (2) is reached; raise max_agents in nixl.conf"),
+            .contains("/c\": rejected: max_agents (2) is reached; raise max_agents in nixl.conf"),
         "{}",
         pmcd.log()
     );

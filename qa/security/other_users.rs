@@ -183,7 +183,7 @@ fn log_lines_of_one_user_leave_room_for_others() {
     }
     let log = pmcd.log();
     let lines = |what: &str| log.lines().filter(|line| line.contains(what)).count();
-    let (about_files, own) = (lines(": refused: "), lines("user: a change takes effect"));
+    let (about_files, own) = (lines(": rejected: "), lines("user: a change takes effect"));
     // 60 lines of one minute, and 60 of the next.
     assert!((1..=2 * 60).contains(&about_files), "{about_files}\n{log}");
     assert!(lines("are not logged in this minute") >= 1, "{log}");

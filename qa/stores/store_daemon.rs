@@ -204,7 +204,7 @@ fn stores_of_another_schema_are_counted_but_not_published() {
     assert!(status(&pmcd).is_empty());
     assert!(pmcd.values(TX_BYTES).is_empty());
     assert_eq!(
-        pmcd.log().matches("refused: store schema 2").count(),
+        pmcd.log().matches("rejected: store schema 2").count(),
         sizes.len()
     );
 }

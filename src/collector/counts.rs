@@ -17,7 +17,7 @@ pub struct AgentCounts {
     /// Rings and stores of a version that this build does not read.
     pub unsupported: u32,
     /// Rejected rings.
-    pub refused: u32,
+    pub rejected: u32,
     /// [`AgentState::Unknown`].
     pub unknown: u32,
     /// Processes with a NIXL backend loaded that write to no attached file. `None`: not all processes are visible.
@@ -70,7 +70,7 @@ impl Collector {
                 .fold(0, u64::saturating_add),
             full: self.shared.expired_overflows,
             unsupported: number(self.scanner.unsupported()),
-            refused: number(self.scanner.rejected()),
+            rejected: number(self.scanner.rejected()),
             silent: self.silent().map(|silent| number(silent.len())),
             ..AgentCounts::default()
         };

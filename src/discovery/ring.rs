@@ -176,11 +176,11 @@ mod tests {
             };
             super::open(&directory, name, &facts, &config).map(|found| found.header.capacity)
         };
-        let refused = Err(Rejection::TooLarge {
+        let rejected = Err(Rejection::TooLarge {
             capacity: 1 << 23,
             max_capacity: MAX_CAPACITY,
         });
-        assert_eq!(open(1 << 23, MAX_CAPACITY), refused);
+        assert_eq!(open(1 << 23, MAX_CAPACITY), rejected);
         assert_eq!(open(1 << 22, MAX_CAPACITY), Ok(1 << 22));
         assert_eq!(open(1 << 23, 1 << 23), Ok(1 << 23));
         // The checks have filled no block of the sparse file.

@@ -25,15 +25,15 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     let directory = open_directory(directory, flags | OFlag::O_DIRECTORY, Mode::empty())?;
     let directory = File::from(directory);
     let uid = geteuid();
-    fault_of_directory(&directory.metadata()?, uid).map_or(Ok(()), refuse)?;
+    fault_of_directory(&directory.metadata()?, uid).map_or(Ok(()), reject)?;
     let flags = flags | OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = openat(&directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
     let file = File::from(file);
-    fault_of_file(&file.metadata()?, uid).map_or(Ok(()), refuse)?;
+    fault_of_file(&file.metadata()?, uid).map_or(Ok(()), reject)?;
     Ok(file)
 }
 
-fn refuse(fault: &str) -> io::Result<()> {
+fn reject(fault: &str) -> io::Result<()> {
     Err(io::Error::other(fault))
 }
 
@@ -94,19 +94,19 @@ mod tests {
             fs::set_permissions(path, mode).expect("ours");
         };
         // What opening rejects is also a fault of a file that is open.
-        let refused = |path: &Path, held: &File| {
-            let refused = open(path).err().map(|err| err.to_string());
-            assert_eq!(refused.as_deref(), fault(held, path, geteuid()));
-            refused
+        let rejected = |path: &Path, held: &File| {
+            let rejected = open(path).err().map(|err| err.to_string());
+            assert_eq!(rejected.as_deref(), fault(held, path, geteuid()));
+            rejected
         };
         let held = open(&at("open")).expect("ours");
-        assert_eq!(refused(&at("open"), &held), None);
+        assert_eq!(rejected(&at("open"), &held), None);
         set_mode(&at("open"), 0o666);
-        let why = refused(&at("open"), &held).expect("another user may write to it");
+        let why = rejected(&at("open"), &held).expect("another user may write to it");
         assert!(why.contains("chmod"), "{why}");
         set_mode(&at("open"), 0o600);
         set_mode(dir.path(), 0o777);
-        let why = refused(&at("open"), &held).expect("another user may replace it");
+        let why = rejected(&at("open"), &held).expect("another user may replace it");
         assert!(why.contains("its directory"), "{why}");
         assert_eq!(fs::read(at("file")).expect("there"), b"precious");
     }

@@ -357,9 +357,9 @@ fn file_with_wrong_rights_is_unused_until_corrected() {
         assert!(!is_made && journal.records.is_none());
         let said = ["Level(Error)", path.to_str().expect("UTF-8"), "chmod go-w"];
         assert!(said.iter().all(|said| log.contains(said)), "{log}");
-        let refused = Journal::open(&path).start();
-        let refused = refused.expect_err("the next daemon begins at zero");
-        assert!(log.contains(&refused.to_string()), "{log}");
+        let rejected = Journal::open(&path).start();
+        let rejected = rejected.expect_err("the next daemon begins at zero");
+        assert!(log.contains(&rejected.to_string()), "{log}");
         assert_eq!(logged(|| journal.check()), (false, String::new()));
         set_mode(good);
         assert!(journal.check() && journal.is_persistent(0));

@@ -80,8 +80,8 @@ impl World {
         assert_eq!(found.is_ok(), expected.is_some(), "{found:?} {expected:?}");
         let (found, layout) = match (found, expected) {
             (Ok(found), Some(layout)) => (found, layout),
-            (refused, _) => {
-                assert_one_line(&refused.expect_err("no ring").to_string());
+            (rejection, _) => {
+                assert_one_line(&rejection.expect_err("no ring").to_string());
                 return None;
             }
         };

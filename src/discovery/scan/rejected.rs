@@ -89,7 +89,7 @@ impl RejectedFiles {
         let shown = || log::shown(path);
         if self.files.len() >= most {
             tracing::debug!(
-                "{}: refused, and not cached since the cache is full: {rejection}",
+                "{}: rejected, and not cached since the cache is full: {rejection}",
                 shown()
             );
             return false;
@@ -99,9 +99,9 @@ impl RejectedFiles {
         if new {
             logged.push(discriminant(rejection));
             if rejection.concerns_a_ring() {
-                tracing::warn!("{}: refused: {rejection}", shown());
+                tracing::warn!("{}: rejected: {rejection}", shown());
             } else {
-                tracing::debug!("{}: refused: {rejection}", shown());
+                tracing::debug!("{}: rejected: {rejection}", shown());
             }
         }
         let class = Class::new(rejection, starting);

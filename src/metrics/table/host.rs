@@ -45,7 +45,7 @@ pub(super) const ROWS: &[Metric] = &[
         Some(control.agents.unsupported)
     }),
     daemon_u32((31, 4), "agents.refused", LEVEL, |control| {
-        Some(control.agents.refused)
+        Some(control.agents.rejected)
     }),
     daemon_u32((31, 5), "agents.unknown", LEVEL, |control| {
         Some(control.agents.unknown)

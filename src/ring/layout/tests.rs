@@ -49,7 +49,7 @@ fn file_len_of_default_rings_is_that_of_nixl() {
 }
 
 #[test]
-fn each_wrong_field_has_its_own_refusal() {
+fn each_wrong_field_has_its_own_rejection() {
     let (header, size) = good(Layout::V4, 8);
     let rejection = |change: fn(&mut Header)| {
         let mut wrong = header;

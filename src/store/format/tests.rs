@@ -75,7 +75,7 @@ fn values_are_read_from_the_offsets_of_nixl() {
 }
 
 #[test]
-fn impossible_store_is_refused_with_its_numbers() {
+fn impossible_store_is_rejected_with_its_numbers() {
     let good = store("a", "", &[1.0, 2.0]);
     let spoilt = |at: usize, byte: u8| {
         let mut bytes = good.clone();
@@ -144,7 +144,7 @@ fn store_name_is_that_of_a_finished_store() {
 }
 
 #[test]
-fn refusal_of_bounds_names_the_wrong_bound() {
+fn rejection_of_bounds_names_the_wrong_bound() {
     let wrong = |bounds: &[f64]| {
         let rejection = parse(&store("a", "0", bounds)).expect_err("no store");
         rejection.to_string()
