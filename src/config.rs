@@ -96,7 +96,7 @@ impl Default for Config {
             retain: Duration::from_secs(600),
             remember: Duration::from_secs(7 * 86_400),
             idle_after: Duration::from_secs(60),
-            bounds: Bounds::latency(),
+            bounds: Bounds::default(),
             max_agents: 4096,
             max_capacity: MAX_CAPACITY,
             max_directories: 1024,

@@ -8,9 +8,8 @@ use super::ffi::Instances;
 use crate::agents::Agent;
 use crate::journal::record::HIGHEST_ID;
 use crate::metrics::{BANDWIDTHS, CUMULATIVE_TIMES, LATENCIES, SIZES};
-use crate::stats::agent_stats::{BANDWIDTH, SIZE};
 use crate::stats::bucket_bounds::BucketBounds;
-use crate::stats::histogram::MAX_BUCKETS;
+use crate::stats::histogram::{Bounds, MAX_BUCKETS};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 
@@ -118,8 +117,8 @@ impl BucketIndoms {
         let indoms = [
             (LATENCIES, None),
             (CUMULATIVE_TIMES, None),
-            (SIZES, Some(SIZE)),
-            (BANDWIDTHS, Some(BANDWIDTH)),
+            (SIZES, Some(Bounds::SIZE)),
+            (BANDWIDTHS, Some(Bounds::BANDWIDTH)),
         ];
         Self(indoms.map(|(serial, bounds)| BucketIndom {
             serial,
@@ -178,7 +177,6 @@ pub fn time_bounds(agent: &Agent) -> Option<(u32, &BucketBounds)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::histogram::Bounds;
 
     fn names(indoms: &BucketIndoms) -> Vec<Vec<(i32, String)>> {
         let all = indoms.0.iter();
@@ -186,7 +184,7 @@ mod tests {
     }
 
     fn nixl_bounds() -> BucketBounds {
-        BucketBounds::of(&Bounds::latency())
+        BucketBounds::of(&Bounds::default())
     }
 
     fn indoms() -> BucketIndoms {

@@ -20,11 +20,6 @@ const LAST: [EventType; 6] = [
     EventType::XferPostTime,
 ];
 
-/// Bounds of [`Histogram::Size`].
-pub const SIZE: Bounds = Bounds::size();
-/// Bounds of [`Histogram::Bandwidth`].
-pub const BANDWIDTH: Bounds = Bounds::bandwidth();
-
 /// Sums, last values and histograms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentStats {
@@ -104,12 +99,12 @@ impl AgentStats {
                     self.set_last(5, value);
                 }
                 Some(kind @ (EventType::TxBytes | EventType::RxBytes)) => {
-                    if let Some(paired) = self.pairing.complete(value) {
-                        let rate = Scaled::from(paired.bandwidth());
-                        self.count(Histogram::Bandwidth, BANDWIDTH.find(rate));
+                    if let Some(bandwidth) = self.pairing.complete(value) {
+                        let rate = Scaled::from(bandwidth);
+                        self.count(Histogram::Bandwidth, Bounds::BANDWIDTH.find(rate));
                         windows.bandwidth.record(rate);
                     }
-                    self.count(Histogram::Size, SIZE.find(value));
+                    self.count(Histogram::Size, Bounds::SIZE.find(value));
                     self.set_last(usize::from(kind == EventType::RxBytes), value);
                 }
                 Some(EventType::MemoryRegistered) => {

@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn bucket_suffix_and_label_are_its_bounds() {
-        let bounds = BucketBounds::of(&Bounds::latency());
+        let bounds = BucketBounds::of(&Bounds::default());
         assert_eq!(bounds.bucket_count(), 19);
         assert_eq!(bounds.suffix(0), "0-10");
         assert_eq!(bounds.suffix(18), "10000000-inf");

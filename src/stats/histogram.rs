@@ -27,23 +27,10 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Bounds of latencies, microseconds: the 18 bounds of NIXL's exporters, 10 us to 10 s.
-    #[must_use]
-    pub const fn latency() -> Self {
-        Self::new(&LATENCY)
-    }
-
     /// Bounds of bytes per transfer: 12 bounds, each 4 times the one before, 2^11 (2 KiB) to 2^33 (8 GiB), as in vLLM.
-    #[must_use]
-    pub const fn size() -> Self {
-        Self::powers(1 << 11, 2, 12)
-    }
-
+    pub const SIZE: Self = Self::powers(1 << 11, 2, 12);
     /// Bounds of byte/s: 20 bounds, each twice the one before, 10^6 (1 MB/s) to 10^6 x 2^19 (524.288 GB/s).
-    #[must_use]
-    pub const fn bandwidth() -> Self {
-        Self::powers(1_000_000, 1, 20)
-    }
+    pub const BANDWIDTH: Self = Self::powers(1_000_000, 1, 20);
 
     /// Returns bounds that grow by a power of two.
     const fn powers(first: u64, shift: usize, len: usize) -> Self {
@@ -131,10 +118,10 @@ impl Bounds {
     }
 }
 
-/// The default is NIXL's bounds of latencies.
+/// The default is NIXL's bounds of latencies, 10 us to 10 s.
 impl Default for Bounds {
     fn default() -> Self {
-        Self::latency()
+        Self::new(&LATENCY)
     }
 }
 
@@ -216,11 +203,11 @@ mod tests {
 
     #[test]
     fn sizes_and_bandwidths_have_documented_bounds() {
-        let size = Bounds::size();
+        let size = Bounds::SIZE;
         let expected: Vec<u64> = (0..12).map(|power| 2048 << (2 * power)).collect();
         assert_eq!(size.as_slice(), expected);
         assert_eq!(size.as_slice().last(), Some(&(8 << 30)), "8 GiB");
-        let bandwidth = Bounds::bandwidth();
+        let bandwidth = Bounds::BANDWIDTH;
         assert_eq!((bandwidth.as_slice().len(), bandwidth.buckets()), (20, 21));
         assert_eq!(bandwidth.as_slice()[0], 1_000_000);
         assert_eq!(bandwidth.as_slice()[19], 524_288_000_000);

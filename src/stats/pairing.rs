@@ -12,42 +12,31 @@
 //! another transfer. The events do not show this, but the slot does: it is the write position at the time of the overflow, one
 //! slot before the read position of that moment. The reader of the ring knows it, and calls [`Pairing::drop_pending`] there.
 
-/// Bytes and duration of one transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
-    /// Bytes of the transfer.
-    pub bytes: u64,
-    /// Microseconds from its start to its completion.
-    pub micros: u64,
-}
-
-impl Transfer {
-    /// Returns the bandwidth in byte/s. 0 us count as 1 us, because NIXL's clock has no finer steps.
-    #[inline]
-    #[must_use]
-    pub fn bandwidth(self) -> u64 {
-        const PER_SECOND: u64 = 1_000_000;
-        /// Limit of the fast path: up to 8 GiB in up to two hours. Such numbers times `PER_SECOND` are exact as floating-point
-        /// numbers. The whole part of their quotient is exact too: the distance to the next whole number is larger than the
-        /// rounding error.
-        const EXACT_BITS: u32 = 33;
-        const _: () = assert!(PER_SECOND << EXACT_BITS < 1 << 53);
-        let micros = self.micros.max(1);
-        if (self.bytes | micros) >> EXACT_BITS == 0 {
-            // Several times as fast as a division of 64-bit integers.
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "the value is from 0 to 2^53, and the conversion to a signed number is cheaper"
-            )]
-            return ((self.bytes * PER_SECOND) as f64 / micros as f64) as i64 as u64;
-        }
-        match self.bytes.checked_mul(PER_SECOND) {
-            Some(bytes) => bytes / micros,
-            None => {
-                let wide = u128::from(self.bytes) * u128::from(PER_SECOND) / u128::from(micros);
-                u64::try_from(wide).unwrap_or(u64::MAX)
-            }
+/// Returns the bandwidth of a transfer in byte/s, from its bytes and its duration. 0 us count as 1 us, because NIXL's clock has no finer
+/// steps.
+#[inline]
+fn bandwidth(bytes: u64, micros: u64) -> u64 {
+    const PER_SECOND: u64 = 1_000_000;
+    /// Limit of the fast path: up to 8 GiB in up to two hours. Such numbers times `PER_SECOND` are exact as floating-point
+    /// numbers. The whole part of their quotient is exact too: the distance to the next whole number is larger than the
+    /// rounding error.
+    const EXACT_BITS: u32 = 33;
+    const _: () = assert!(PER_SECOND << EXACT_BITS < 1 << 53);
+    let micros = micros.max(1);
+    if (bytes | micros) >> EXACT_BITS == 0 {
+        // Several times as fast as a division of 64-bit integers.
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "the value is from 0 to 2^53, and the conversion to a signed number is cheaper"
+        )]
+        return ((bytes * PER_SECOND) as f64 / micros as f64) as i64 as u64;
+    }
+    match bytes.checked_mul(PER_SECOND) {
+        Some(bytes) => bytes / micros,
+        None => {
+            let wide = u128::from(bytes) * u128::from(PER_SECOND) / u128::from(micros);
+            u64::try_from(wide).unwrap_or(u64::MAX)
         }
     }
 }
@@ -71,14 +60,14 @@ impl Pairing {
         self.pending_time = Some(micros);
     }
 
-    /// Returns the transfer that these bytes complete; `None` if the event before was not a time.
+    /// Returns the bandwidth of the transfer that these bytes complete, in byte/s; `None` if the event before was not a time.
     #[inline]
-    pub fn complete(&mut self, bytes: u64) -> Option<Transfer> {
+    pub fn complete(&mut self, bytes: u64) -> Option<u64> {
         let Some(micros) = self.pending_time.take() else {
             self.unpaired = self.unpaired.saturating_add(1);
             return None;
         };
-        Some(Transfer { bytes, micros })
+        Some(bandwidth(bytes, micros))
     }
 
     /// Counts a time that waits for its bytes as unpaired. Called for each other event, and where events may be missing, because the
@@ -122,7 +111,6 @@ mod tests {
 
     #[test]
     fn bandwidth_is_bytes_per_second() {
-        let bandwidth = |bytes, micros| Transfer { bytes, micros }.bandwidth();
         assert_eq!(bandwidth(1 << 20, 100), 10_485_760_000);
         assert_eq!(bandwidth(3, 2), 1_500_000);
         assert_eq!(bandwidth(4096, 0), 4_096_000_000, "0 us counts as 1 us");
@@ -140,7 +128,7 @@ mod tests {
             let (bytes, micros) = (shift(bytes, bits.0), shift(micros, bits.1));
             let expected = u128::from(bytes) * 1_000_000 / u128::from(micros.max(1));
             let expected = u64::try_from(expected).unwrap_or(u64::MAX);
-            prop_assert_eq!(Transfer { bytes, micros }.bandwidth(), expected);
+            prop_assert_eq!(bandwidth(bytes, micros), expected);
         }
 
         #[test]
@@ -153,7 +141,7 @@ mod tests {
             let (rate, micros) = ((rate >> bits.0).max(1), (micros >> bits.1).max(1));
             let bytes = (rate.saturating_mul(micros) / 1_000_000).saturating_sub(less);
             let expected = u128::from(bytes) * 1_000_000 / u128::from(micros);
-            prop_assert_eq!(u128::from(Transfer { bytes, micros }.bandwidth()), expected);
+            prop_assert_eq!(u128::from(bandwidth(bytes, micros)), expected);
         }
     }
 }

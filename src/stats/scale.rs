@@ -57,63 +57,9 @@ pub fn middle(step: usize) -> f64 {
     (lowest(step) as f64 + highest(step) as f64) / 2.0
 }
 
-/// Position of a percentile among sorted values, as the default method (`linear`) of `numpy.percentile` defines it: between the
-/// values that are next to `(count - 1) * percent / 100`, counted from 0. vLLM computes its percentiles with numpy.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PercentileRank {
-    /// Index of the value at or below the position.
-    pub lower: u64,
-    /// Index of the value at or above the position.
-    pub upper: u64,
-    /// Distance of the position from `lower`, 0 to less than 1.
-    fraction: f64,
-}
-
-impl PercentileRank {
-    /// Returns the position of a percentile, at most the 100th, among `count` values; `None` without values.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "it is below 100")]
-    pub fn new(count: u64, percent: u64) -> Option<Self> {
-        let position = count.checked_sub(1)? * percent.min(100);
-        Some(Self {
-            lower: position / 100,
-            upper: position.div_ceil(100),
-            fraction: (position % 100) as f64 / 100.0,
-        })
-    }
-
-    /// Interpolates between the values at `lower` and at `upper`.
-    #[must_use]
-    pub fn interpolate(self, lower: f64, upper: f64) -> f64 {
-        lower + (upper - lower) * self.fraction
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn percentile_rank_is_that_of_numpy() {
-        // From numpy.percentile(range(count), percent).
-        for (count, percent, position) in [
-            (1, 90, 0.0),
-            (2, 50, 0.5),
-            (2, 90, 0.9),
-            (5, 0, 0.0),
-            (5, 50, 2.0),
-            (16, 90, 13.5),
-            (16, 99, 14.85),
-            (16, 100, 15.0),
-            (10_001, 99, 9900.0),
-        ] {
-            let rank = PercentileRank::new(count, percent).expect("there are values");
-            let found = rank.interpolate(rank.lower as f64, rank.upper as f64);
-            assert!((found - position).abs() < 1e-9, "{found} for {position}");
-            assert!(rank.upper < count && rank.upper - rank.lower <= 1);
-        }
-        assert_eq!(PercentileRank::new(0, 50), None);
-    }
 
     #[test]
     fn value_is_on_its_step_and_near_the_middle() {

@@ -11,7 +11,7 @@
 mod part;
 
 use crate::stats::bucket_bounds::BucketBounds;
-use crate::stats::scale::{PercentileRank, Scaled};
+use crate::stats::scale::Scaled;
 use part::{BUCKETS, WindowPart, middle};
 use std::time::Duration;
 
@@ -68,17 +68,15 @@ impl Window {
         }
     }
 
-    /// Returns a percentile of the values, interpolated by [`PercentileRank`], with an error of at most 1/32; `None` without values.
-    /// Values above 2^42 count as 2^42.
+    /// Returns a percentile of the values, with an error of at most 1/32; `None` without values. Values above 2^42 count as 2^42.
     #[must_use]
     pub fn percentile(&self, percent: u64) -> Option<f64> {
         let max = self.max()? as f64;
         self.interpolate(percent, |bucket, _| middle(bucket).min(max))
     }
 
-    /// Returns a percentile of the transfers of a store with these bounds, interpolated by [`PercentileRank`]; `None` without
-    /// transfers. A store has no single values: the values of a bucket count as evenly spread in it, and those above the last
-    /// bound as that bound.
+    /// Returns a percentile of the transfers of a store with these bounds; `None` without transfers. A store has no single values: the
+    /// values of a bucket count as evenly spread in it, and those above the last bound as that bound.
     #[must_use]
     pub fn percentile_of_buckets(&self, bounds: &BucketBounds, percent: u64) -> Option<f64> {
         self.interpolate(percent, |bucket, share| {
@@ -87,18 +85,22 @@ impl Window {
         })
     }
 
-    /// Returns a percentile. `value` returns the value in a bucket at a fraction of the bucket's values.
+    /// Returns a percentile as the default method (`linear`) of `numpy.percentile`, with which vLLM computes its own: between the values
+    /// that are next to `(count - 1) * percent / 100`, counted from 0. `value` returns the value in a bucket at a fraction of the
+    /// bucket's values.
     #[allow(clippy::cast_precision_loss, reason = "counts of a minute")]
     fn interpolate(&self, percent: u64, value: impl Fn(usize, f64) -> f64) -> Option<f64> {
-        let rank = PercentileRank::new(self.count(), percent)?;
+        let position = self.count().checked_sub(1)? * percent.min(100);
+        let (first, last) = (position / 100, position.div_ceil(100));
+        let fraction = (position % 100) as f64 / 100.0;
         let (mut below, mut lower) = (0, None);
         for bucket in self.first_bucket()..BUCKETS {
             let count = u64::from(self.sum.get(bucket)) + u64::from(self.current.get(bucket));
             let at = |index: u64| value(bucket, ((index - below) as f64 + 0.5) / count as f64);
-            if rank.lower < below + count {
-                let lower = *lower.get_or_insert_with(|| at(rank.lower));
-                if rank.upper < below + count {
-                    return Some(rank.interpolate(lower, at(rank.upper)));
+            if first < below + count {
+                let lower = *lower.get_or_insert_with(|| at(first));
+                if last < below + count {
+                    return Some(lower + (at(last) - lower) * fraction);
                 }
             }
             below += count;

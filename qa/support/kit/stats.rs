@@ -18,7 +18,7 @@ impl Stats {
     pub fn of(events: &[(usize, u64)]) -> Self {
         let start = Instant::now();
         let (mut stats, mut windows) = (AgentStats::default(), Windows::new(start));
-        let bounds = Bounds::latency();
+        let bounds = Bounds::default();
         for (number, &(kind, value)) in (0..).zip(events) {
             let after =
                 Duration::from_secs(60) * number / u32::try_from(events.len()).expect("few");

@@ -5,8 +5,8 @@ use pmdanixl::agents::Agent;
 use pmdanixl::metrics::control::Control;
 use pmdanixl::metrics::peers;
 use pmdanixl::metrics::{self, METRICS, Metric, ValueSource};
-use pmdanixl::stats::agent_stats::{BANDWIDTH, SIZE};
 use pmdanixl::stats::bucket_bounds::BucketBounds;
+use pmdanixl::stats::histogram::Bounds;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -170,8 +170,8 @@ impl Core {
     pub fn buckets(&self, name: &str, instance: &str) -> Vec<(String, u64)> {
         let (metric, agent) = (metric(name), self.instance(instance));
         let ranges = match metric.indom() {
-            Some(metrics::SIZES) => BucketBounds::of(&SIZE),
-            Some(metrics::BANDWIDTHS) => BucketBounds::of(&BANDWIDTH),
+            Some(metrics::SIZES) => BucketBounds::of(&Bounds::SIZE),
+            Some(metrics::BANDWIDTHS) => BucketBounds::of(&Bounds::BANDWIDTH),
             _ => *agent.entry.stats.bucket_bounds(),
         };
         let mut below = 0;

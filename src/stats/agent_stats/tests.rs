@@ -25,7 +25,7 @@ fn total(stats: &AgentStats, histogram: Histogram) -> u64 {
 fn stats_survive_words() {
     let mut stats = AgentStats::default();
     for (number, kind) in (1..).zip(EventType::ALL) {
-        apply(&mut stats, &[(kind, number << 40)], &[], &Bounds::size());
+        apply(&mut stats, &[(kind, number << 40)], &[], &Bounds::SIZE);
         let mut words = [0; AgentStats::WORDS];
         stats.put(&mut WordWriter::new(&mut words));
         assert_eq!(AgentStats::get(&mut WordReader::new(&words)), stats);
@@ -43,7 +43,7 @@ fn error_of_value_zero_is_not_the_last_error() {
         &mut stats,
         &[(backend, 1), (canceled, 0)],
         &[],
-        &Bounds::size(),
+        &Bounds::SIZE,
     );
     assert_eq!(stats.last_error, Some((backend, 1234)));
 }
@@ -60,7 +60,7 @@ fn stats_from_any_words_are_valid() {
 fn producer_restart_clears_registered_memory_only() {
     let mut stats = AgentStats::default();
     let [registered, deregistered] = [EventType::MemoryRegistered, EventType::MemoryDeregistered];
-    let bounds = Bounds::latency();
+    let bounds = Bounds::default();
     apply(
         &mut stats,
         &[(registered, 10), (deregistered, 3)],
@@ -84,7 +84,7 @@ fn new_bounds_reset_histograms_and_equal_bounds_do_not() {
     let mut stats = AgentStats::default();
     let time = [(EventType::XferTime, 5)];
     let other = Bounds::from_config(&[1, 7]).expect("good bounds");
-    for bounds in [Bounds::latency(), Bounds::latency(), other.clone(), other] {
+    for bounds in [Bounds::default(), Bounds::default(), other.clone(), other] {
         apply(&mut stats, &time, &[], &bounds);
     }
     assert_eq!(total(&stats, Histogram::XferTime), 2);
@@ -92,7 +92,7 @@ fn new_bounds_reset_histograms_and_equal_bounds_do_not() {
     stats.put(&mut WordWriter::new(&mut words));
     assert_eq!(AgentStats::get(&mut WordReader::new(&words)), stats);
     stats.bucket_base = Some(7);
-    stats.set_bounds(&Bounds::latency());
+    stats.set_bounds(&Bounds::default());
     assert_eq!(
         (total(&stats, Histogram::XferTime), stats.bucket_base),
         (0, None)
@@ -124,7 +124,7 @@ fn events_across_a_gap_are_not_paired() {
         (&[0, 1, 1, 9], 0, 2),
     ] {
         let mut stats = AgentStats::default();
-        apply(&mut stats, &transfer, gaps, &Bounds::latency());
+        apply(&mut stats, &transfer, gaps, &Bounds::default());
         assert_eq!(
             (
                 total(&stats, Histogram::Bandwidth),
@@ -143,7 +143,7 @@ type Shown = Vec<Option<(EventType, u64)>>;
 fn bandwidth_of(stats: &mut AgentStats, kind: Option<EventType>, value: u64) -> Option<u64> {
     let mut windows = Windows::new(Instant::now());
     let events = Events::of(&[Event::new(kind, value)]);
-    stats.apply(&events, &[], &Bounds::latency(), 1234, &mut windows);
+    stats.apply(&events, &[], &Bounds::default(), 1234, &mut windows);
     windows.bandwidth.max()
 }
 
