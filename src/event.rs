@@ -214,6 +214,13 @@ impl Totals {
         self.sums[event as usize]
     }
 
+    /// Number of errors of all types.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        let sums = EventType::errors().iter().map(|&kind| self.get(kind));
+        sums.fold(0, u64::saturating_add)
+    }
+
     /// The sums in the order of the types, then the number of events without a known type.
     #[must_use]
     pub fn to_words(&self) -> [u64; Self::WORDS] {

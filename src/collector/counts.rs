@@ -1,7 +1,6 @@
 //! Numbers of agents by state, and the activity of the collector.
 
 use super::Collector;
-use crate::event::EventType;
 use crate::procfs::agent_state::AgentState;
 use std::time::Duration;
 
@@ -64,10 +63,7 @@ impl Collector {
     #[must_use]
     pub fn counts(&self) -> AgentCounts {
         let mut counts = AgentCounts {
-            errors: EventType::errors()
-                .iter()
-                .map(|&error| self.shared.host.get(error))
-                .fold(0, u64::saturating_add),
+            errors: self.shared.host.errors(),
             full: self.shared.expired_overflows,
             unsupported: number(self.scanner.unsupported()),
             rejected: number(self.scanner.rejected()),

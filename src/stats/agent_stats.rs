@@ -197,14 +197,6 @@ impl AgentStats {
         (self.has_last & (1 << at) != 0).then_some(self.last[at])
     }
 
-    /// Returns the number of errors of all types.
-    #[must_use]
-    pub fn errors(&self) -> u64 {
-        let kinds = EventType::errors().iter();
-        let sums = kinds.map(|&kind| self.totals.get(kind));
-        sums.fold(0, u64::saturating_add)
-    }
-
     /// Returns the number of transfers in a bucket of a histogram.
     #[must_use]
     pub fn bucket_count(&self, histogram: Histogram, bucket: usize) -> u64 {

@@ -17,7 +17,6 @@ impl BucketBounds {
 
     /// Returns the bounds as floating-point numbers, which are exact up to 2^53, the limit of a configured bound.
     #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "none is so large")]
     pub fn of(bounds: &Bounds) -> Self {
         Self::unchecked(bounds.as_slice().iter().map(|&bound| bound as f64))
     }

@@ -88,7 +88,6 @@ impl Window {
     /// Returns a percentile as the default method (`linear`) of `numpy.percentile`, with which vLLM computes its own: between the values
     /// that are next to `(count - 1) * percent / 100`, counted from 0. `value` returns the value in a bucket at a fraction of the
     /// bucket's values.
-    #[allow(clippy::cast_precision_loss, reason = "counts of a minute")]
     fn interpolate(&self, percent: u64, value: impl Fn(usize, f64) -> f64) -> Option<f64> {
         let position = self.count().checked_sub(1)? * percent.min(100);
         let (first, last) = (position / 100, position.div_ceil(100));

@@ -48,7 +48,7 @@ impl Stats {
     }
 
     pub fn errors(&self) -> u64 {
-        self.stats.errors()
+        self.stats.totals.errors()
     }
 
     /// Number of unpaired halves of transfers.

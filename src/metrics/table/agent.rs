@@ -91,7 +91,7 @@ pub(super) const ROWS: &[Metric] = &[
         Some(agent.entry.stats.registered)
     }),
     agent_u64((19, 1), "errors.total", EVENTS, |agent| {
-        Some(agent.entry.stats.errors())
+        Some(agent.entry.stats.totals.errors())
     }),
     agent_text((19, 2), "errors.last", FACT, |agent| {
         Some(agent.entry.stats.last_error?.0.status()?.into())

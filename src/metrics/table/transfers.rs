@@ -29,14 +29,15 @@ pub(super) const ROWS: &[Metric] = &[
     time(0, "latency.xfer_time.p50", |agent| agent.xfer_time(50)),
     time(1, "latency.xfer_time.p90", |agent| agent.xfer_time(90)),
     time(2, "latency.xfer_time.p99", |agent| agent.xfer_time(99)),
+    // A floating-point number, as the percentiles are.
     time(3, "latency.xfer_time.max", |agent| {
-        agent.max(&agent.windows.xfer_time).map(as_f64)
+        agent.max(&agent.windows.xfer_time).map(|max| max as f64)
     }),
     time(4, "latency.post_time.p50", |agent| agent.post_time(50)),
     time(5, "latency.post_time.p90", |agent| agent.post_time(90)),
     time(6, "latency.post_time.p99", |agent| agent.post_time(99)),
     time(7, "latency.post_time.max", |agent| {
-        agent.max(&agent.windows.post_time).map(as_f64)
+        agent.max(&agent.windows.post_time).map(|max| max as f64)
     }),
     metric((21, 8), "latency.xfer_time.slowness", INSTANT, Slowness),
     buckets((22, 0), "size.buckets", Size),
@@ -54,9 +55,3 @@ pub(super) const ROWS: &[Metric] = &[
         agent.of_ring(agent.entry.stats.pairing.unpaired())
     }),
 ];
-
-/// Converts to f64, because the other percentiles, which are interpolated for stores, are floating-point.
-#[allow(clippy::cast_precision_loss)]
-fn as_f64(value: u64) -> f64 {
-    value as f64
-}

@@ -32,7 +32,7 @@ fn stats_survive_words() {
     }
     assert_eq!(stats.last_error, Some((EventType::NoTelemetry, 1234)));
     let errors: u64 = (9..=20).map(|number| number << 40).sum();
-    assert_eq!(stats.errors(), errors);
+    assert_eq!(stats.totals.errors(), errors);
 }
 
 #[test]
