@@ -238,12 +238,6 @@ impl Collector {
         self.shared.host.get(event)
     }
 
-    /// Returns the scanner, for its numbers.
-    #[must_use]
-    pub fn scanner(&self) -> &Scanner {
-        &self.scanner
-    }
-
     /// Returns all known agents, instances or not.
     pub fn iter(&self) -> impl Iterator<Item = &Agent> {
         self.agents.values()

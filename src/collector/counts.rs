@@ -50,6 +50,8 @@ pub struct Activity {
     pub directories_left_out: u32,
     /// Configured directories that do not exist or cannot be read.
     pub missing_directories: u32,
+    /// Rejections of files. Each file counts once per reason.
+    pub file_rejections: u64,
     /// Cached rejections.
     pub cached_rejections: u32,
     /// Completed process scans.
@@ -100,6 +102,7 @@ impl Collector {
             directories: number(directories),
             directories_left_out: left_out,
             missing_directories: number(missing),
+            file_rejections: self.scanner.rejections(),
             cached_rejections: number(self.scanner.cached_rejections()),
             process_scans: self.process_scans.count,
             process_scan_time: self.process_scans.time,

@@ -21,8 +21,6 @@ pub struct Control {
     pub scans_cut: u64,
     /// Time spent scanning directories.
     pub scan_time: Duration,
-    /// Rejected files. Each file counts once per reason.
-    pub files_refused: u64,
     /// Numbers of agents by state.
     pub agents: AgentCounts,
     /// Numbers of files and agents, and the work done for them.

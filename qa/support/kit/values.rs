@@ -160,7 +160,6 @@ impl Core {
         Control {
             agents: agents.counts(),
             activity: agents.activity(),
-            files_refused: agents.scanner().rejections(),
             is_persistent: agents.is_persistent(),
             ..Control::default()
         }

@@ -19,7 +19,7 @@ pub(super) const ROWS: &[Metric] = &[
         |control| Some(milliseconds(control.drain_interval)),
     ),
     daemon_u64((40, 5), "control.files.refused", EVENTS, |control| {
-        Some(control.files_refused)
+        Some(control.activity.file_rejections)
     }),
     daemon_u32((40, 6), "control.state.persistent", FACT, |control| {
         Some(control.is_persistent.into())

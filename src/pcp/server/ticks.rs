@@ -69,7 +69,6 @@ impl Server {
         let start = Instant::now();
         let all = self.collector.scan(start, budget);
         self.control.scan_time += start.elapsed();
-        self.control.files_refused = self.collector.scanner().rejections();
         all
     }
 
