@@ -15,7 +15,7 @@ use crate::stats::store_values::StoreValues;
 use nix::sys::stat::fstat;
 use ring::{Mode, RingReader};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use store::StoreReader;
 
@@ -51,12 +51,6 @@ impl TrackedFile {
             path,
             is_unremovable: false,
         }
-    }
-
-    /// The directory of the file.
-    #[must_use]
-    pub fn directory(&self) -> &Path {
-        self.path.parent().unwrap_or(&self.path)
     }
 }
 

@@ -47,14 +47,11 @@ impl Registry {
         let (mut exited, mut live) = (Vec::new(), Vec::new());
         for (key, agent) in self.iter().filter(|(_, agent)| agent.places() > 0) {
             let (count, lifecycle) = (self.places().of(agent.name.owner), agent.entry.lifecycle);
-            let is_live = !lifecycle.is_dormant() && lifecycle.exited_since().is_none();
+            let is_dormant = lifecycle.is_dormant();
+            let is_live = !is_dormant && lifecycle.exited_since().is_none();
             if !is_live || (all_found && !agent.has_files()) {
                 // An agent that is not an instance goes first.
-                let order = (
-                    Reverse(count),
-                    !lifecycle.is_dormant(),
-                    agent.entry.last_seen,
-                );
+                let order = (Reverse(count), !is_dormant, agent.entry.last_seen);
                 exited.extend((count >= own).then_some((order, key)));
             } else if count == most && most >= own + 2 {
                 live.push((Reverse((agent.entry.first_seen, agent.id)), key));

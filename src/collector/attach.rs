@@ -72,16 +72,10 @@ impl Collector {
         while let Some(found) = self.next_candidate(now) {
             // A file that is found by two paths is one source.
             if !self.agents.attached().contains(&found.facts.id) && !self.is_user_rejected(&found) {
-                let file = (
-                    found.directory.path.clone(),
-                    found.name.clone(),
-                    found.facts,
-                );
+                let (path, facts) = (found.path(), found.facts);
                 if catch_unwind(AssertUnwindSafe(|| self.attach_found(found, now))).is_err() {
                     // A defect of the daemon costs this file only.
-                    let (directory, name, facts) = file;
-                    self.scanner
-                        .reject(&directory, &name, &facts, Rejection::Failed);
+                    self.scanner.reject(&path, &facts, Rejection::Failed);
                 }
             }
             if started.elapsed() >= budget {
@@ -139,18 +133,16 @@ impl Collector {
     }
 
     pub(super) fn reject(&mut self, found: &Found, rejection: Rejection) {
-        self.scanner
-            .reject(&found.directory.path, &found.name, &found.facts, rejection);
+        self.scanner.reject(&found.path(), &found.facts, rejection);
     }
 
     fn attach_ring(&mut self, found: &Found, raw: &OsStr, candidate: RingCandidate, now: Instant) {
         let (header, layout) = (candidate.header, candidate.layout);
-        let file = found.directory.path.join(&found.name);
         let before = match self.ring_agent(found, raw) {
             Some((_, agent)) => agent.entry.checkpoint,
             None => self.commit_of_store_agent(found),
         };
-        let source = match Source::ring(candidate, file, before.as_ref(), now) {
+        let source = match Source::ring(candidate, found.path(), before.as_ref(), now) {
             Ok(source) => source,
             Err(rejection) => return self.reject(found, rejection),
         };

@@ -34,9 +34,7 @@ impl Collector {
         // Several drains may come before the next scan.
         self.wants_rescan |= !changed.is_empty();
         for path in changed {
-            if let (Some(directory), Some(name)) = (path.parent(), path.file_name()) {
-                self.scanner.recheck(directory, name);
-            }
+            self.scanner.recheck(&path);
         }
         if tick.is_some() {
             self.expire_some(now.instant);
@@ -83,7 +81,7 @@ impl Collector {
             let facts = source.current_facts();
             if let Some((facts, name)) = facts.zip(source.file.path.file_name()) {
                 self.scanner
-                    .reject(source.file.directory(), name, &facts, Rejection::Failed);
+                    .reject(&source.file.path, &facts, Rejection::Failed);
                 // No other store becomes the agent's while its process may write this one.
                 agent.waiting = Some((name.to_owned(), facts.id));
             }

@@ -58,7 +58,8 @@ impl Collector {
             let may_evict = holder == Holder::Present;
             let is_rejected = self.limits.rejected_users.contains(&(uid, has_events));
             if !may_evict || is_rejected || !self.evict_for(uid, has_events, now) {
-                self.reject(found, without_place(holder, self.limits.places));
+                let has_exited = holder == Holder::Absent;
+                self.reject(found, without_place(has_exited, self.limits.places));
                 if may_evict {
                     self.limits.rejections += 1;
                     // No other file of this user would get a place now. The next listing finds them again.
@@ -141,15 +142,8 @@ impl Collector {
         // Polls keep its rings mapped.
         self.agents.end_poll(key);
         for (source, facts) in detached {
-            let holder = match source.file.liveness.has_no_holder() {
-                true => Holder::Absent,
-                false => Holder::Unknown,
-            };
-            if let Some(name) = source.file.path.file_name() {
-                let rejection = without_place(holder, max_agents);
-                self.scanner
-                    .reject(source.file.directory(), name, &facts, rejection);
-            }
+            let rejection = without_place(source.file.liveness.has_no_holder(), max_agents);
+            self.scanner.reject(&source.file.path, &facts, rejection);
         }
     }
 
@@ -170,11 +164,11 @@ impl Collector {
     }
 }
 
-/// Returns why a file is not attached for lack of a place. Only a file that certainly no process writes is not found again before it
-/// changes.
-fn without_place(holder: Holder, max_agents: usize) -> Rejection {
-    match holder {
-        Holder::Absent => Rejection::Exited,
-        _ => Rejection::TooMany { max_agents },
+/// Returns why a file is not attached for lack of a place. Only a file that certainly no process has, if `has_exited`, is not found
+/// again before it changes.
+fn without_place(has_exited: bool, max_agents: usize) -> Rejection {
+    match has_exited {
+        true => Rejection::Exited,
+        false => Rejection::TooMany { max_agents },
     }
 }

@@ -72,8 +72,7 @@ impl Collector {
     /// Attaches a store to its agent, unless it is rejected.
     pub(super) fn attach_store(&mut self, found: Found, candidate: StoreCandidate, now: Instant) {
         let (id, description) = (candidate.id, candidate.description.clone());
-        let path = found.directory.path.join(&found.name);
-        let (source, values) = match Source::store(candidate, path, now) {
+        let (source, values) = match Source::store(candidate, found.path(), now) {
             Ok(opened) => opened,
             Err(rejection) => return self.reject(&found, rejection),
         };
@@ -236,10 +235,9 @@ impl Collector {
         };
         if let Some(mut before) = agent.sources.pop() {
             agent.read_last(&mut before, now, &mut self.shared);
-            let (file, facts) = (&before.file, before.current_facts());
-            if let Some((name, facts)) = file.path.file_name().zip(facts) {
+            if let Some(facts) = before.current_facts() {
                 self.scanner
-                    .reject(file.directory(), name, &facts, Rejection::Exited);
+                    .reject(&before.file.path, &facts, Rejection::Exited);
             }
         }
         if let Some(before) = counted_store(&agent.entry, agent.name.owner) {

@@ -10,7 +10,6 @@ use crate::log;
 pub use found::{Found, Opened, open};
 use rejected::{Class, Key, RejectedFiles};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsStr;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -144,39 +143,37 @@ impl Scanner {
         let kinds = found.directory.kinds;
         let opened = open(fd, &found.name, &found.facts, kinds, &self.config);
         if let Err(rejection) = &opened {
-            let path = &found.directory.path;
-            self.reject(path, &found.name, &found.facts, rejection.clone());
+            self.reject(&found.path(), &found.facts, rejection.clone());
         }
         opened
     }
 
     /// Makes the next [`Scanner::scan`] check a file, since its ring has changed.
-    pub fn recheck(&mut self, directory: &Path, name: &OsStr) {
-        if let Some(watched) = self.directories.get_mut(directory) {
+    pub fn recheck(&mut self, path: &Path) {
+        if let Some((watched, name)) = self.watched(path).zip(path.file_name()) {
             watched.to_recheck.push(name.to_owned());
         }
     }
 
     /// Caches the rejection of a file. Unless the reason is temporary, the file is not found again before it changes.
-    pub fn reject(
-        &mut self,
-        directory: &Path,
-        name: &OsStr,
-        facts: &FileFacts,
-        rejection: Rejection,
-    ) {
-        let Some(watched) = self.directories.get_mut(directory) else {
+    pub fn reject(&mut self, path: &Path, facts: &FileFacts, rejection: Rejection) {
+        let Some(watched) = self.watched(path) else {
             return;
         };
         if is_starting(facts, &rejection) {
             // Writing the header will not change the modification time of the directory.
             watched.modified = None;
         }
-        let (number, path) = (watched.number, directory.join(name));
+        let (number, listing) = (watched.number, watched.last_begun);
         let is_new = self
             .rejected
-            .reject(number, &path, facts, &rejection, watched.last_begun);
+            .reject(number, path, facts, &rejection, listing);
         self.rejections += u64::from(is_new);
+    }
+
+    /// Returns the directory of a file.
+    fn watched(&mut self, path: &Path) -> Option<&mut Watched> {
+        self.directories.get_mut(path.parent()?)
     }
 
     /// Removes the rejection of a file that is attached now.

@@ -9,6 +9,7 @@ use crate::ring::candidate::RingCandidate;
 use crate::store;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// A file to be opened and checked: it is not attached, and was not rejected in its present state.
@@ -22,6 +23,14 @@ pub struct Found {
     pub facts: FileFacts,
     /// Time of that stat(2).
     pub when: Instant,
+}
+
+impl Found {
+    /// Returns the path of the file.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.directory.path.join(&self.name)
+    }
 }
 
 /// An open file that passed the checks and can be attached.
