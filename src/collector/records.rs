@@ -74,10 +74,8 @@ impl Collector {
 
 /// The present store of an agent as an entry of the table of counted stores. `owner`: the uid of its files.
 pub(super) fn counted_store(entry: &Entry, owner: u32) -> Option<CountedStore> {
-    entry.store.as_ref().map(|reading| CountedStore {
-        id: reading.id,
-        uid: owner,
-        // The time in the store is untrusted.
-        updated: reading.values.updated.min(entry.last_seen),
-    })
+    let reading = entry.store.as_ref()?;
+    // The time in the store is untrusted.
+    let updated = reading.values.updated.min(entry.last_seen);
+    Some(CountedStore::new(reading.id, owner, updated))
 }

@@ -156,7 +156,7 @@ impl Collector {
             let (id, uid) = (store.id, store.found.facts.uid);
             // The time in the store is untrusted.
             let updated = store.values.updated.min(self.clock.at(now).stamp);
-            let counted = CountedStore { id, uid, updated };
+            let counted = CountedStore::new(id, uid, updated);
             self.shared.journal.add_counted_store(counted);
         }
         self.is_counted(store) || !self.is_recent(store, now)

@@ -29,29 +29,35 @@ const OWNER: usize = UPDATED + 1;
 /// Bit of the word [`OWNER`].
 const COVERS_EARLIER: u64 = 1 << 63;
 
-/// A store that was counted.
+/// A store that was counted: an entry of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedStore {
-    /// Identity of the store.
-    pub id: StoreId,
+    id: StoreId,
     /// Uid of the owner of its file.
-    pub uid: u32,
+    uid: u32,
     /// Time of its last update, but not after the time when it was added: nanoseconds of CLOCK_MONOTONIC.
-    pub updated: u64,
-}
-
-/// An entry of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counted {
-    store: CountedStore,
+    updated: u64,
     /// True if all stores of the user that were last updated until `updated` are taken for counted.
     covers_earlier: bool,
+}
+
+impl CountedStore {
+    /// Returns an entry for a store of a user, with the time of its last update.
+    #[must_use]
+    pub fn new(id: StoreId, uid: u32, updated: u64) -> Self {
+        Self {
+            id,
+            uid,
+            updated,
+            covers_earlier: false,
+        }
+    }
 }
 
 /// The table. A slot has the same number in the state file.
 #[derive(Debug)]
 pub(super) struct CountedStores {
-    slots: [Option<Counted>; MAX_STORES],
+    slots: [Option<CountedStore>; MAX_STORES],
     /// Latest update of the stores of users that have no entry any more: nanoseconds of CLOCK_MONOTONIC. 0 if there are none.
     dropped_until: u64,
 }
@@ -92,26 +98,26 @@ impl CountedStores {
 
     /// True if the table has a store.
     pub fn has(&self, id: StoreId) -> bool {
-        self.entries().any(|counted| counted.store.id == id)
+        self.entries().any(|counted| counted.id == id)
     }
 
     /// Time until which all stores of a user are taken for counted, in nanoseconds of CLOCK_MONOTONIC. `None` if all are in the table.
     pub fn until(&self, uid: u32) -> Option<u64> {
         let mut entries = self.entries();
-        let covers = entries.find(|counted| counted.covers_earlier && counted.store.uid == uid);
+        let covers = entries.find(|counted| counted.covers_earlier && counted.uid == uid);
         let dropped = Some(self.dropped_until).filter(|&until| until > 0);
-        covers.map(|counted| counted.store.updated).max(dropped)
+        covers.map(|counted| counted.updated).max(dropped)
     }
 
-    fn entries(&self) -> impl Iterator<Item = &Counted> {
+    fn entries(&self) -> impl Iterator<Item = &CountedStore> {
         self.slots.iter().flatten()
     }
 
     /// Adds a store, or notes its later update.
     pub fn add(&mut self, store: CountedStore) {
         let mut entries = self.slots.iter_mut().flatten();
-        if let Some(counted) = entries.find(|counted| counted.store.id == store.id) {
-            counted.store.updated = counted.store.updated.max(store.updated);
+        if let Some(counted) = entries.find(|counted| counted.id == store.id) {
+            counted.updated = counted.updated.max(store.updated);
             return;
         }
         let free = loop {
@@ -121,18 +127,15 @@ impl CountedStores {
                 None => self.drop_oldest(),
             }
         };
-        self.slots[free] = Some(Counted {
-            store,
-            covers_earlier: false,
-        });
+        self.slots[free] = Some(store);
     }
 
     /// Drops the oldest entry where each user has one that covers earlier stores: from then on it covers stores of all users.
     fn drop_oldest(&mut self) {
-        let updated = |slot: &&mut Option<Counted>| slot.map(|counted| counted.store.updated);
+        let updated = |slot: &&mut Option<CountedStore>| slot.map(|counted| counted.updated);
         let oldest = self.slots.iter_mut().min_by_key(updated);
         let dropped = oldest.and_then(Option::take);
-        let until = dropped.map_or(0, |counted| counted.store.updated);
+        let until = dropped.map_or(0, |counted| counted.updated);
         self.dropped_until = self.dropped_until.max(until);
     }
 
@@ -141,19 +144,18 @@ impl CountedStores {
     fn merge_oldest(&mut self) -> bool {
         let mut counts: HashMap<u32, usize> = HashMap::new();
         for counted in self.entries().filter(|counted| !counted.covers_earlier) {
-            *counts.entry(counted.store.uid).or_default() += 1;
+            *counts.entry(counted.uid).or_default() += 1;
         }
         let oldest = self.slots.iter().enumerate().filter_map(|(slot, counted)| {
-            let CountedStore { uid, updated, .. } =
-                counted.filter(|one| !one.covers_earlier)?.store;
+            let CountedStore { uid, updated, .. } = counted.filter(|one| !one.covers_earlier)?;
             Some((counts.get(&uid), uid, Reverse(updated), slot))
         });
         let Some((_, uid, Reverse(updated), slot)) = oldest.max() else {
             return false;
         };
         let mut entries = self.slots.iter_mut().flatten();
-        if let Some(covers) = entries.find(|one| one.covers_earlier && one.store.uid == uid) {
-            covers.store.updated = covers.store.updated.max(updated);
+        if let Some(covers) = entries.find(|one| one.covers_earlier && one.uid == uid) {
+            covers.updated = covers.updated.max(updated);
             self.slots[slot] = None;
         } else if let Some(counted) = &mut self.slots[slot] {
             counted.covers_earlier = true;
@@ -168,30 +170,24 @@ fn entry(header: &[AtomicU64], slot: usize) -> &[AtomicU64] {
 }
 
 /// Reads an entry. `None` if the slot is free.
-fn read_entry(words: &[AtomicU64]) -> Option<Counted> {
+fn read_entry(words: &[AtomicU64]) -> Option<CountedStore> {
     let owner = words[OWNER].load(Relaxed);
     let uid = (owner & !COVERS_EARLIER).checked_sub(1)?;
     let id = std::array::from_fn(|at| words[at].load(Relaxed));
-    Some(Counted {
-        store: CountedStore {
-            id: StoreId::from_words(id),
-            uid: u32::try_from(uid).ok()?,
-            updated: words[UPDATED].load(Relaxed),
-        },
+    Some(CountedStore {
+        id: StoreId::from_words(id),
+        uid: u32::try_from(uid).ok()?,
+        updated: words[UPDATED].load(Relaxed),
         covers_earlier: owner & COVERS_EARLIER != 0,
     })
 }
 
 /// Replaces an entry. A kill leaves the entry before, the new one or, if they are of two stores, none.
-fn write_entry(words: &[AtomicU64], counted: Option<Counted>) {
-    let Some(Counted {
-        store,
-        covers_earlier,
-    }) = counted
-    else {
+fn write_entry(words: &[AtomicU64], counted: Option<CountedStore>) {
+    let Some(store) = counted else {
         return words[OWNER].store(0, Relaxed);
     };
-    if read_entry(words).is_none_or(|before| before.store.id != store.id) {
+    if read_entry(words).is_none_or(|before| before.id != store.id) {
         words[OWNER].store(0, Relaxed);
         // The other words must not be stored before.
         compiler_fence(Release);
@@ -200,7 +196,7 @@ fn write_entry(words: &[AtomicU64], counted: Option<Counted>) {
         }
     }
     words[UPDATED].store(store.updated, Relaxed);
-    let flag = if covers_earlier { COVERS_EARLIER } else { 0 };
+    let flag = u64::from(store.covers_earlier) * COVERS_EARLIER;
     // Release: the next daemon, after a kill, finds the other words if it finds this one.
     words[OWNER].store((u64::from(store.uid) + 1) | flag, Release);
 }
@@ -219,11 +215,7 @@ mod tests {
             born: (-1, 2),
             ..StoreId::default()
         };
-        CountedStore {
-            id,
-            uid,
-            updated: number,
-        }
+        CountedStore::new(id, uid, number)
     }
 
     fn header() -> Vec<AtomicU64> {
@@ -317,12 +309,7 @@ mod tests {
     fn partial_entry_is_a_free_slot() {
         let words: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
         assert_eq!(read_entry(&words), None);
-        let counted = |uid, number| {
-            Some(Counted {
-                store: store(uid, number),
-                covers_earlier: false,
-            })
-        };
+        let counted = |uid, number| Some(store(uid, number));
         write_entry(&words, counted(u32::MAX, 7));
         assert_eq!(read_entry(&words), counted(u32::MAX, 7));
         // The part of another write that comes before the kill.
