@@ -196,7 +196,7 @@ pub fn read(words: &[AtomicU64]) -> Result<Option<SavedAgent>, Damaged> {
         0 => Ok(None),
         1 => {
             let raw = RawRecord(std::array::from_fn(|at| words[at].load(Relaxed)));
-            SavedAgent::try_from(&raw).map(Some)
+            raw.agent().map(Some)
         }
         _ => Err(Damaged),
     }
@@ -234,15 +234,12 @@ impl RawRecord {
         let mut numbered = self.0[NUMBERED + 1..][..2 * count].iter();
         count != bounds.bucket_count() || numbered.any(|bound| bound & REMOVED_BOUND != 0)
     }
-}
 
-impl TryFrom<&RawRecord> for Name {
-    type Error = Damaged;
-
-    fn try_from(raw: &RawRecord) -> Result<Self, Damaged> {
-        let text = |number| raw.name(number).ok_or(Damaged);
+    /// The names of the agent.
+    fn names(&self) -> Result<Name, Damaged> {
+        let text = |number| self.name(number).ok_or(Damaged);
         let utf8 = |number| String::from_utf8(text(number)?).map_err(|_| Damaged);
-        let owner = raw.0[OWNER].saturating_sub(1);
+        let owner = self.0[OWNER].saturating_sub(1);
         let name = Name {
             raw: OsString::from_vec(text(0)?),
             instance: utf8(1)?,
@@ -256,20 +253,17 @@ impl TryFrom<&RawRecord> for Name {
             false => Ok(name),
         }
     }
-}
 
-impl TryFrom<&RawRecord> for SavedAgent {
-    type Error = Damaged;
-
-    fn try_from(raw: &RawRecord) -> Result<Self, Damaged> {
+    /// The contents of the record, which is in use.
+    fn agent(&self) -> Result<SavedAgent, Damaged> {
         // Without a valid id, the file of instance ids may have one for the agent's name.
-        let id = u32::try_from(raw.0[INSTANCE_ID]);
+        let id = u32::try_from(self.0[INSTANCE_ID]);
         let id = id.ok().filter(|&id| id <= HIGHEST_ID);
-        let generation = raw.0[GENERATION];
-        let words = &raw.0[entry_of(generation)..];
+        let generation = self.0[GENERATION];
+        let words = &self.0[entry_of(generation)..];
         let words = words.first_chunk().ok_or(Damaged)?;
         let mut entry = entry::from_words(words);
-        if entry::is_without_base(words) && !raw.is_renumbered(entry.stats.bucket_bounds()) {
+        if entry::is_without_base(words) && !self.is_renumbered(entry.stats.bucket_bounds()) {
             entry.stats.bucket_base = id;
         }
         if let Some(checkpoint) = &mut entry.checkpoint {
@@ -284,11 +278,11 @@ impl TryFrom<&RawRecord> for SavedAgent {
             if !capacity.is_power_of_two() || positions.any(|pos| pos >= capacity) {
                 return Err(Damaged);
             }
-            checkpoint.released |= raw.0[RELEASED_GENERATION] == generation;
+            checkpoint.released |= self.0[RELEASED_GENERATION] == generation;
         }
-        let facts = raw.text(FACTS..NUMBERED, raw.0[FACTS_LENGTH]);
-        Ok(Self {
-            name: Name::try_from(raw)?,
+        let facts = self.text(FACTS..NUMBERED, self.0[FACTS_LENGTH]);
+        Ok(SavedAgent {
+            name: self.names()?,
             id,
             entry,
             facts: facts.and_then(|text| serde_json::from_slice(&text).ok()),
