@@ -333,4 +333,4 @@ impl RingIdentity {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -11,14 +11,14 @@ fn write_word(file: &File, word: usize, value: u64) {
 }
 
 /// A v4 ring of 16 slots whose values are 100 plus the position, and the checkpoint of its batch `from..end`.
-pub(crate) struct RingFixture {
+struct RingFixture {
     file: File,
-    pub(crate) ring: Ring,
-    pub(crate) checkpoint: Checkpoint,
+    ring: Ring,
+    checkpoint: Checkpoint,
 }
 
 impl RingFixture {
-    pub(crate) fn new(from: u64, end: u64) -> Self {
+    fn new(from: u64, end: u64) -> Self {
         let file = tempfile::tempfile().expect("a temporary file");
         file.set_len(Layout::V4.file_len(16).expect("small"))
             .expect("space");
@@ -101,7 +101,7 @@ impl RingFixture {
     }
 
     /// Sets the position of the producer that is loaded after the slots.
-    pub(crate) fn set_write_pos(&self, write_pos: u64) {
+    fn set_write_pos(&self, write_pos: u64) {
         write_word(&self.file, WRITE_POS, write_pos);
     }
 
