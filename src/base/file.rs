@@ -3,8 +3,9 @@
 use nix::dir::Dir;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
+use nix::sys::statfs::{FsType, fstatfs};
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -92,6 +93,11 @@ pub fn birth_time(meta: &Metadata) -> (i64, i64) {
         let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         (seconds, time.subsec_nanos().into())
     })
+}
+
+/// True if the file is on a file system of one of these types (statfs(2)).
+pub fn is_on(file: &File, types: &[FsType]) -> bool {
+    fstatfs(file).is_ok_and(|found| types.contains(&found.filesystem_type()))
 }
 
 /// Returns the names in a directory without `.` and `..`. They are sorted, so that every scan has the same order.

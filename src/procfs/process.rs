@@ -1,9 +1,10 @@
 //! Processes: whether one holds a file, by lease; whether one still runs, by /proc.
 
+use crate::base::file::is_on;
 use crate::shm::{Lease, LeaseKind};
 use nix::errno::Errno;
 use nix::sys::signal::kill;
-use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::OVERLAYFS_SUPER_MAGIC;
 use nix::unistd::Pid;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -32,15 +33,11 @@ pub enum Holder {
 pub fn holder(file: &File, kind: LeaseKind) -> Holder {
     match Lease::acquire(file, kind) {
         // overlayfs grants a lease although processes have the file of the lower layer mapped.
-        Ok(_) if is_on_overlay(file) => Holder::Unknown,
+        Ok(_) if is_on(file, &[OVERLAYFS_SUPER_MAGIC]) => Holder::Unknown,
         Ok(_) => Holder::Absent,
         Err(err) if err.raw_os_error() == Some(libc::EAGAIN) => Holder::Present,
         Err(_) => Holder::Unknown,
     }
-}
-
-fn is_on_overlay(file: &File) -> bool {
-    fstatfs(file).is_ok_and(|stat| stat.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
 }
 
 /// Returns the inode number of a namespace of a process. `process` is its id or "self"; `kind` is a name in /proc/PID/ns.

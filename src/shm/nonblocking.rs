@@ -5,8 +5,9 @@
 //! on XFS, read(2) does. stat(2), loads from a mapping and read(2) on tmpfs do not wait. On tmpfs, a load from a mapping would
 //! allocate pages for holes, so read(2) is used there.
 
+use crate::base::file::is_on;
 use crate::shm::Mapping;
-use nix::sys::statfs::{EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::{EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -15,13 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// True if stat(2) counts every written block of the file, as on tmpfs, ext4 and XFS.
 #[must_use]
 pub fn counts_blocks(file: &File) -> bool {
-    let counting = [TMPFS_MAGIC, EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC];
-    fstatfs(file).is_ok_and(|found| counting.contains(&found.filesystem_type()))
-}
-
-/// True if the file is on tmpfs: read(2) shows a hole as zeros and allocates no page.
-fn is_in_memory(file: &File) -> bool {
-    fstatfs(file).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
+    is_on(file, &[TMPFS_MAGIC, EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC])
 }
 
 /// Reads the first bytes of a file.
@@ -29,7 +24,8 @@ fn is_in_memory(file: &File) -> bool {
 /// # Errors
 /// Those of mmap(2) or read(2); UnexpectedEof if the file is shorter.
 pub fn read_start(file: &File, bytes: &mut [u8]) -> io::Result<()> {
-    if is_in_memory(file) {
+    // There read(2) shows a hole as zeros and allocates no page.
+    if is_on(file, &[TMPFS_MAGIC]) {
         return file.read_exact_at(bytes, 0);
     }
     if file.metadata()?.len() < bytes.len() as u64 {
@@ -51,7 +47,7 @@ mod tests {
     /// Returns a temporary file, and a file on tmpfs.
     fn files() -> [File; 2] {
         let in_memory = tempfile::tempfile_in("/dev/shm").expect("a file in memory");
-        assert!(is_in_memory(&in_memory));
+        assert!(is_on(&in_memory, &[TMPFS_MAGIC]));
         [tempfile::tempfile().expect("a temporary file"), in_memory]
     }
 
