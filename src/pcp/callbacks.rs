@@ -103,7 +103,7 @@ unsafe fn read_profile(profile: *const sys::pmProfile) -> Profile {
     }
     // SAFETY: the caller guarantees that it is valid.
     let profile = unsafe { &*profile };
-    requested.has_others = profile.state == sys::PM_PROFILE_INCLUDE;
+    requested.excludes_others = profile.state == sys::PM_PROFILE_EXCLUDE;
     for at in 0..usize::try_from(profile.profile_len).unwrap_or(0) {
         // SAFETY: the profile has `profile_len` instance domains.
         let indom = unsafe { profile.profile.add(at) };
@@ -117,7 +117,7 @@ unsafe fn read_profile(profile: *const sys::pmProfile) -> Profile {
         exceptions.sort_unstable();
         requested.indoms.push(IndomProfile {
             indom: indom.indom,
-            has_others: indom.state == sys::PM_PROFILE_INCLUDE,
+            excludes_others: indom.state == sys::PM_PROFILE_EXCLUDE,
             exceptions,
         });
     }

@@ -1,10 +1,10 @@
 //! Fetch profile: which instances a client requests (pmapi.h: pmProfile; libpcp: __pmInProfile).
 
-/// Instances that a client requests, for all instance domains.
-#[derive(Debug)]
+/// Instances that a client requests, for all instance domains. The default requests all.
+#[derive(Debug, Default)]
 pub struct Profile {
-    /// True if the instances of all domains that are not in `indoms` are requested.
-    pub has_others: bool,
+    /// True if no instances of domains that are not in `indoms` are requested.
+    pub excludes_others: bool,
     /// Rules for some domains. If two have one number, the first one applies.
     pub indoms: Vec<IndomProfile>,
 }
@@ -14,31 +14,21 @@ pub struct Profile {
 pub struct IndomProfile {
     /// pmInDom of the domain.
     pub indom: u32,
-    /// True if all instances but `exceptions` are requested; false if only `exceptions` are.
-    pub has_others: bool,
+    /// True if only `exceptions` are requested; false if all other instances are.
+    pub excludes_others: bool,
     /// Instance ids in ascending order.
     pub exceptions: Vec<i32>,
-}
-
-impl Default for Profile {
-    /// Requests all instances.
-    fn default() -> Self {
-        Self {
-            has_others: true,
-            indoms: Vec::new(),
-        }
-    }
 }
 
 impl Profile {
     /// Returns a function that returns true if an instance of this domain is requested.
     pub fn filter(&self, indom: u32) -> impl Fn(u32) -> bool {
         let found = self.indoms.iter().find(|profile| profile.indom == indom);
-        let others = found.map_or(self.has_others, |profile| profile.has_others);
+        let excludes = found.map_or(self.excludes_others, |profile| profile.excludes_others);
         let exceptions = found.map_or(&[][..], |profile| &profile.exceptions);
         move |instance| {
             let instance = i32::from_ne_bytes(instance.to_ne_bytes());
-            others != exceptions.binary_search(&instance).is_ok()
+            excludes == exceptions.binary_search(&instance).is_ok()
         }
     }
 }
@@ -50,18 +40,18 @@ mod tests {
     #[test]
     fn profile_includes_or_excludes_listed_instances() {
         let indoms = [
-            (5, true, vec![]),
-            (6, true, vec![-1, 3]),
-            (7, false, vec![2, 2, 4]),
-            (7, true, vec![]),
+            (5, false, vec![]),
+            (6, false, vec![-1, 3]),
+            (7, true, vec![2, 2, 4]),
+            (7, false, vec![]),
         ];
-        let indoms = indoms.map(|(indom, has_others, exceptions)| IndomProfile {
+        let indoms = indoms.map(|(indom, excludes_others, exceptions)| IndomProfile {
             indom,
-            has_others,
+            excludes_others,
             exceptions,
         });
         let profile = Profile {
-            has_others: false,
+            excludes_others: true,
             indoms: indoms.into(),
         };
         let requested = |indom| {
