@@ -61,7 +61,7 @@ tools_find_files() {
 }
 python_gone() {
     ! pgrep -a -f pmdanixl.python || return 1
-    find "$pmda/" -name '*.save' -o -name '*.python' -o -name '.NeedInstall*' >"$work/left"
+    find "$pmda/" -name '*.save' -o -name '*.python' ! -name pmdanixl.python -o -name '.NeedInstall*' >"$work/left"
     [ ! -s "$work/left" ] || { cat "$work/left"; return 1; }
     [ "$PCP_PMDASADM_DIR" = "$PCP_PMDAS_DIR" ] || {
         [ "$(readlink "$pmda/pmns")" = "$PCP_PMDASADM_DIR/nixl/pmns" ] &&
@@ -197,7 +197,8 @@ check "files are installed over the Python PMDA" install_files
 sed -i 's|python3 \(.*pmdanixl.python\)|pmpython \1|' "$PCP_PMCDCONF_PATH"
 check "pmcd restarts over the Python installation" start_pmcd
 check "Upgrade replaces the Python PMDA" all_served
-check "Upgrade leaves nothing of the Python PMDA" python_gone
+check "Upgrade leaves nothing that the Python PMDA's Install made" python_gone
+check "Upgrade removes no program" rm "$pmda/pmdanixl.python"
 check "Remove after Upgrade" in_pmda ./Remove
 check "uninstall after Upgrade" scripts/install-files --remove
 snapshot "$work/now"
@@ -210,7 +211,8 @@ check "the Python PMDA saves files as *.save" ls "$pmda/pmns.save"
 check "files are installed again" install_files
 check "Install over the Python PMDA" in_pmda ./Install
 check "all names served instead of the Python PMDA's" all_served
-check "Install leaves nothing of the Python PMDA" python_gone
+check "Install leaves nothing that the Python PMDA's Install made" python_gone
+check "Install removes no program" rm "$pmda/pmdanixl.python"
 
 # An edited configuration is kept.
 echo "# edited" >>"$PCP_SYSCONF_DIR/nixl/nixl.conf"
