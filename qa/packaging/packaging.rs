@@ -145,6 +145,26 @@ fn uninstall_keeps_a_later_python_pmda_and_leaves_no_link() {
 }
 
 #[test]
+fn installation_over_0_1_0_removes_its_rule_that_is_gone() {
+    let home = Home::new();
+    let root = home.path("root");
+    fs::create_dir(&root).expect("made");
+    in_root(
+        &root,
+        r#"
+        rule=pmieconf/nixl/remote_disconnect
+        mkdir -p etc/pcp/pmieconf/nixl var/lib/pcp/config/pmieconf/nixl
+        echo rule >etc/pcp/$rule
+        ln -s /etc/pcp/$rule var/lib/pcp/config/$rule
+        "#,
+    );
+    install_files(&root, &[]);
+    let files = files(&root);
+    assert!(files.iter().any(|file| file.contains("pmieconf/nixl/")));
+    assert!(!files.iter().any(|file| file.contains("remote_disconnect")));
+}
+
+#[test]
 fn make_install_uses_the_debian_layout() {
     layout("debian", "/usr/lib/pcp/pmdas", "/usr/lib/pcp/bin");
 }

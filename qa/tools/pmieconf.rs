@@ -18,7 +18,7 @@ fn rules_are_off_by_default() {
     }
     let enabled = run(pmieconf(&home).args(["rules", "enabled"]));
     assert!(!enabled.contains("nixl."), "{enabled}");
-    assert_eq!(files_in(RULES).len(), 12);
+    assert_eq!(files_in(RULES).len(), 11);
 }
 
 #[test]
@@ -90,7 +90,6 @@ fn problem_is_reported_while_other_agents_come_or_leave() {
         ("ring_full", "nixl.ring.full"),
         ("events_dropped", "nixl.ring.dropped"),
         ("error_burst", "nixl.errors.total"),
-        ("remote_disconnect", "nixl.errors.remote_disconnect"),
     ] {
         for other in ["- - 0 0", "0 0 - -"] {
             let (before, behind) = (format!("{metric} a {other}"), format!("{metric} z {other}"));
@@ -110,27 +109,12 @@ fn counter_reset_is_not_reported() {
         ("ring_full", "nixl.ring.full"),
         ("events_dropped", "nixl.ring.dropped"),
         ("error_burst", "nixl.errors.total"),
-        ("remote_disconnect", "nixl.errors.remote_disconnect"),
     ] {
         let rule = Rule::new(name);
         rule.is_silent(&format!("{metric} reset 100 100 0 0 0"));
         let said = rule.says(&format!("{metric} reset 100 100 0 0 60 60"));
         assert_eq!(said.len(), 1, "{name}, afterwards: {said:?}");
     }
-}
-
-#[test]
-fn single_disconnect_is_reported_but_other_errors_are_not() {
-    let rule = Rule::new("remote_disconnect");
-    rule.fires(
-        "nixl.errors.remote_disconnect left 0 0 3 3
-         nixl.errors.remote_disconnect fine 0 0 0 0",
-        "NIXL agent lost a remote agent 0.05disconnects/s[left]@host",
-    );
-    rule.is_silent(
-        "nixl.errors.remote_disconnect fine 2 2 2 2
-         nixl.errors.total             fine 2 9 99 999",
-    );
 }
 
 #[test]
@@ -245,7 +229,7 @@ fn rules_fire_on_a_pmlogger_archive_with_problems() {
     pmlogger.samples(3);
     while ring.push(Kind::TxBytes, 1) {}
     wait_for("the ring is empty", || (ring.pending() == 0).then_some(()));
-    assert!(ring.push(Kind::RemoteDisconnect, 1));
+    assert!(ring.push(Kind::Backend, 1));
     drop(future);
     std::fs::remove_file(home.ring("future")).expect("removed");
     let later = RingWriter::create(&home.ring("future"), Layout::V4, 64).expect("a ring");
@@ -260,7 +244,7 @@ fn rules_fire_on_a_pmlogger_archive_with_problems() {
     drop(later);
     for (name, said) in [
         ("ring_full", "NIXL telemetry is being lost: ring full "),
-        ("remote_disconnect", "NIXL agent lost a remote agent "),
+        ("error_burst", "Burst of NIXL errors "),
         (
             "unsupported",
             "NIXL telemetry of an unsupported version 1files@",
