@@ -58,6 +58,20 @@ fn help_of_each_metric_fits_a_terminal() {
 }
 
 #[test]
+fn help_of_bucket_and_buckets_begins_with_the_difference() {
+    for entry in entries() {
+        let other = match entry.name.rsplit_once("_time.") {
+            Some((time, "bucket")) => format!("{time}_time.buckets"),
+            Some((time, "buckets")) => format!("{time}_time.bucket"),
+            _ => continue,
+        };
+        let begin: Vec<&str> = entry.text.lines().take(2).collect();
+        let begin = begin.join(" ");
+        assert!(begin.contains(&format!(" while {other} ")), "{begin}");
+    }
+}
+
+#[test]
 fn help_entries_are_within_the_limit_of_newhelp() {
     // newhelp(1) cuts them off, the line with the name counted in.
     const MOST: usize = 1000;
