@@ -57,8 +57,9 @@ impl Control {
     pub fn figures(&self) -> String {
         let activity = &self.activity;
         format!(
-            "since the start: {} events in {} drains, which took {} ms ({} were cut off); scans of directories took {} ms \
-             ({} were cut off); {} scans of /proc took {} ms; {} files attached, {} agents and {} rejected files remembered",
+            "since the start: {} events in {} drains, which took {} ms ({} reached their time limit); scans of directories \
+             took {} ms ({} reached their time limit); {} scans of /proc took {} ms; {} files attached, {} agents and {} \
+             rejected files remembered",
             activity.events,
             self.drains,
             milliseconds(self.drain_time),
