@@ -6,6 +6,7 @@ mod prometheus;
 use crate::support::pmproxy::{Local, Pmproxy};
 use crate::support::sample::Sample;
 use crate::support::share::{Logger, is_metric, names_in, text_of};
+use crate::support::writer::{Layout, RingWriter};
 use crate::support::{Home, Pmcd, project, run, soon, wait_for};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -206,6 +207,42 @@ fn scraped_names_are_those_of_the_dashboard_and_alerts() {
     for name in named {
         let found = used.iter().any(|metric| below(metric, name));
         assert!(found, "{name} is used by nothing");
+    }
+}
+
+/// Values of a metric as pmproxy exports them, by the label `name`.
+fn scraped(proxy: &Pmproxy, metric: &str, name: &str) -> Option<Vec<(String, String)>> {
+    let text = proxy.get(&format!("/metrics?names={metric}"))?;
+    let values = text.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(&format!("{name}=\""))?;
+        let (_, value) = line.rsplit_once("} ")?;
+        Some((rest.split_once('"')?.0.to_owned(), value.to_owned()))
+    });
+    Some(values.collect())
+}
+
+#[test]
+fn scraped_bounds_of_buckets_are_numbers_of_openmetrics() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let mut ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
+    ring.push_transfer(true, 4096, 30, 5);
+    let proxy = Pmproxy::start(&home, &pmcd);
+    for (metric, label, larger) in [("bucket", "le", "1"), ("buckets", "upper_bound", "0")] {
+        let metric = format!("nixl.latency.xfer_time.{metric}");
+        let mut found = wait_for(&metric, || {
+            let found = scraped(&proxy, &metric, label)?;
+            found.iter().any(|(_, value)| value != "0").then_some(found)
+        });
+        let number = |bound: &str| bound.parse::<f64>().expect("a number");
+        found.sort_by(|a, b| number(&a.0).total_cmp(&number(&b.0)));
+        let found = found
+            .iter()
+            .map(|(bound, value)| format!("{bound} {value}"));
+        let found: Vec<String> = found.collect();
+        assert_eq!(found[..3], ["10 0", "25 0", "50 1"]);
+        assert_eq!(found[3], format!("100 {larger}"));
+        assert_eq!(found[18..], [format!("+Inf {larger}")]);
     }
 }
 
