@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Writes the bindings to libpcp_pmda from the installed PCP headers.
 //!
 //! They are generated at build time because PCP 6 and 7 declare the same layouts under different names: `src/pcp/pmda.h`.

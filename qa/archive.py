@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: GPL-2.0-or-later
 """archive.py ARCHIVE SECONDS: writes a PCP archive of the table on standard input, with a sample every SECONDS.
 
 A line is a metric, an instance (or - for a metric without instances), and a value for each sample (or - for none). Descriptors of

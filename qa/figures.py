@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Computes the stats of a stream of events independently of the daemon: by their definitions, over all values, in plain Python.
 
     qa/figures.py qa/streams/nixl-1.5.1.txt

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-or-later
 # qa/install.sh BINARY
 #
 # Tests make install, Install, Remove and Upgrade with PCP's own start-up script and pmcd. It runs in new namespaces with its own

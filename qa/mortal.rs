@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `mortal RING CAPACITY TYPE PAUSE [COUNT]`: an agent for tests that kill it.
 //!
 //! It starts with the file RING, which restarts a previous agent in place. Then it writes events of one type number until it is

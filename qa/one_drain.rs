@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! One drain of one directory with a state file, without pmcd: `one_drain DIRECTORY STATE [step]` prints the values of each
 //! agent afterwards. With `step` it stops itself right before and right after the drain, for a tracer.
 //!

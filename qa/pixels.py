@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
 """pixels.py PICTURE: converts a PNG picture to PPM, a header and the pixels, on standard output.
 
 It reads PNG files of pngquant and pmchart: 8 bits, with a palette or in true colour, not interlaced. It ignores transparency.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! NIXL agents: what is known of each, and all of them by key and by name.
 //!
 //! This module knows neither directories nor the order of a tick: `collector` attaches files to agents and drains them. Begin with

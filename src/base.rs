@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Leaves that all other modules may use.
 
 pub mod clock;

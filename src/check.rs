@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `pmdanixl --check`: prints what the daemon would do with each file. Needs no pmcd and consumes no event.
 
 use crate::base::file::{FileFacts, FileId};

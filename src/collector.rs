@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Finds the files of NIXL agents, drains them and keeps each agent's totals.
 //!
 //! The event loop calls, in each tick:

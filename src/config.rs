@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Configuration file `$PCP_SYSCONF_DIR/nixl/nixl.conf`: TOML, or the INI format of PCP's Python PMDA.
 
 use crate::error::ConfigError;

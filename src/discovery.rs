@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Rings and stores in the telemetry directories: directories that are scanned, candidates in them, rejections, instance names.
 //!
 //! It does not know which agents exist: `agents` attaches the files that [`scan::Scanner`] returns. Start with [`scan`]; a file

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Typed errors, one type for each consequence: a file that is rejected, a ring that must be checked again, a configuration that
 //! is not accepted.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Telemetry events of a NIXL agent: their types, and the sums by type.
 
 /// The type of a telemetry event. The numbers are those in rings from version 2 on (`nixl_telemetry_event_type_t` in NIXL's

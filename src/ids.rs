@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Instance identifiers. They only grow, and an id is never assigned to a second name, because archives have it under
 //! the first.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The journal writes each agent's totals to the state file, so that they outlive the daemon. They do not outlive the host: the
 //! file is in `$PCP_RUN_DIR`.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! pmdanixl, the Performance Co-Pilot agent (PMDA) for the telemetry of NVIDIA NIXL.
 //!
 //! Modules in their order: each imports only modules above it, as `qa/packaging/imports.rs` checks.

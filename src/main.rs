@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Entry point of the daemon and of `--check`: options, configuration, handshake with pmcd, then the event loop.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Metrics: their types, and the table [`METRICS`] with one row for each metric.
 //!
 //! Registration, values, `pmns` and docs/metrics.md are made from that table. The texts are in the file `help`, which the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Processes: whether one still writes a ring or a store, which one, and what /proc tells of it.
 
 pub mod agent_state;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Rights of the daemon: the user that it becomes, its capabilities, and the directories that it may use.
 
 use crate::config::Config;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! NIXL's ring: reading events from its memory, releasing slots, and recognising a batch again.
 //!
 //! A ring has one producer, the NIXL agent, and one consumer, this daemon. The producer stores `write_pos` with release after it

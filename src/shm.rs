@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Memory shared with producers. One of the three modules with unsafe code.
 //!
 //! A mapped file is accessed only as words that are loaded and stored atomically. There is never a reference to plain memory,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Attached files with their readers: rings that are drained or followed, and stores.
 //!
 //! A [`Source`] is a [`TrackedFile`], which knows where the file is and whether a process still writes to it, and a [`Reader`],

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Statistics of the events of one agent: sums, histograms, and percentiles of the last minute.
 
 pub mod agent_stats;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Stores of NIXL's prometheus_mp exporter: the format of the file to which an agent writes its values, and what was last read of
 //! it.
 //!

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Ranks of an engine that sends its KV cache with real NIXL. docs/tutorial/record records them.
 
     ranks.py drive PYTHON    starts four ranks, a target for each in the network namespace `peer`, and sends them orders

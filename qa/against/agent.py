@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: GPL-2.0-or-later
 """agent.py DIRECTORY NAME [UID]: writes a telemetry ring or store like a NIXL agent, controlled by lines on standard input.
 
 It is written from NIXL's formats, not from this project's code. Each line is a JSON list: "ring" or "store", the name of a method, and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Publication, withdrawal, eviction and totals of agents over time, through the test kit: a test clock, without pmcd.
 
 use crate::support::kit::writer::{Layout, RingWriter};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A thousand short-lived agents with a real pmcd, while the daemon is killed now and then. The totals of the host must never
 //! decrease, and the records of exited agents must stay within their limit.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Stats of an agent and values of the daemon for events of real NIXL, compared with qa/figures.py, which computes them
 //! independently.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Agents, mostly through the test kit: publication, totals and limits.
 
 #[path = "../support/mod.rs"]

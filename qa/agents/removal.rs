@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Removal of rings of exited agents, through the test kit. An agent that starts during a removal must not lose an event.
 
 use crate::support::PATIENCE;

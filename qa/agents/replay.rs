@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Replays: what the daemon answers and logs, step by step, compared with `qa/golden/replay`.
 //!
 //! A golden file has a paragraph for each step: the title, then the changes since the step before. `+` is a new instance with its

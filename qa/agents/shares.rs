@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Limits that users share: agents, and records of exited agents. One user must not take all of them.
 
 use crate::support::kit::Core;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Hundreds of short-lived agents with a real pmcd. Memory, descriptors and instances must return to their level before the load.
 //!
 //! The test takes about 25 seconds; `MINUTES=10` sets the duration (`make soak`).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `cargo bench --bench drain`: the cost of an event by layout, in rings of 4,096 and of a million slots, inside and outside
 //! the processor's cache.
 //!

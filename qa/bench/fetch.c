@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * fetch ROUNDS SET...: measures pmFetch(3) of each SET of metrics (names separated by commas) in turn, ROUNDS times.
  *

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `cargo bench --bench fetch_instructions`: instructions of a fetch, as valgrind counts them, compared with an agent in C of
 //! the same shape (qa/bench/shape.c). It fails if a ratio is above its limit. Counts do not depend on the machine, and
 //! compilers and versions of PCP change both sides.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `cargo bench --bench instructions`: instructions of an event, as valgrind counts them, compared with a loop that pops one
 //! event at a time; and instructions of an idle ring. It fails if a ratio is above its limit. Counts do not depend on the
 //! machine.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Rings full of events to drain, and the loops that the drain is compared with. Rings in memory have the bytes of a file that
 //! the producer of the tests wrote.
 #![allow(dead_code)] // each program that is made with it uses a part of it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * shape -d DOMAIN -l LOG AGENTS: a typical C PMDA with libpcp_pmda and the metrics of pmdanixl, as a reference: the 20 metrics of
  * PCP's own PMDA for NIXL, 64-bit counters, for AGENTS instances. pmdaCache(3) has the instances with pointers to their values. The

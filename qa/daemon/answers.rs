@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Completeness of answers, without pmcd: an answer has all events that were written before the request.
 
 use crate::support::kit::writer::{Kind, Layout, RingWriter};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The program without pmcd: options, `--check`, libraries, and a full tmpfs.
 
 use crate::support::pdu::Link;

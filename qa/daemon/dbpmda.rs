@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The daemon under dbpmda(1), PCP's debugger for PMDAs: the answer to every request equals a golden file.
 
 use crate::support::writer::{Kind, Layout, RingWriter};

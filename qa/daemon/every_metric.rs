@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Coverage of the metric table: agents and a daemon in all kinds of trouble set every metric here, or ELSEWHERE names the test
 //! that does.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Agents that appear, disappear and are replaced, and the start and end of the daemon, with a real pmcd.
 
 use crate::support::writer::{Kind, Layout, RingWriter};

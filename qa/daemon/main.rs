@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The daemon as PCP sees it: requests, answers, command line, rights, start and end.
 
 #[path = "../support/mod.rs"]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The daemon with a real pmcd, read by PCP's own tools.
 
 use crate::support::share::{DERIVED, Logger, link};

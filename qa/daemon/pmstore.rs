@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! pmstore(1) of the settings that only root can change at run time, and metrics of the daemon's own cost, with a real pmcd.
 
 mod requests;

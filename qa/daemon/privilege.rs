@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Rights of the daemon with a configured `user`, read from /proc with a real pmcd: exactly those that its work needs.
 
 use crate::support::writer::{Kind, Layout, RingWriter};

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
 """One end of LMCache's own NIXL channel, with its own allocator, in host memory.
 
     VENV/bin/python channel.py receiver PORT

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Cost of telemetry for an application: requests per second with telemetry drained, not drained, and off."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The steps that end a server, and compare the values of pmdanixl with those of vLLM afterwards."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """LMCache: the channel through which its prefill writes to its decode, without an engine."""
 
 import json

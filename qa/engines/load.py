@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Requests through prefill, then decode, like those of a proxy in front of vLLM."""
 
 import collections

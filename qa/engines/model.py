@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Creates a model for vLLM in the directory DIR: a Qwen2 of four layers with its own tokenizer, without weights.
 
     VENV/bin/python model.py DIR

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A prefill and a decode server, and the comparison of their figures with those of pmdanixl."""
 
 import processes

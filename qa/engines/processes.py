@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Starts, finds and ends processes. Each started process leads a new session."""
 
 import os

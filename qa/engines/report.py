@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Results of a step as a table, and checks of them."""
 
 

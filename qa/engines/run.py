@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
 """`make engines`: compares pmdanixl with vLLM's own figures of its NIXL transfers, on CPUs.
 
     qa/engines/run.py CACHE BINARY [STEP...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A vLLM server on CPUs: its start, its figures, its processes, its end."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """The steps without failures: figures, labels, sides."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """A private pmcd with pmdanixl, and its values from pminfo."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Checks and converts the manifests of share/kubernetes.
 
     manifest.py FILE            checks each document against the published schemas of all releases of Kubernetes in the

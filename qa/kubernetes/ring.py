@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 """ring.py FILE UID [2]: writes a ring (v4, or v2) like a NIXL agent in an unprivileged container. Each line of standard input is
 the number of bytes of a completed WRITE. The program ends at the end of its input."""
 

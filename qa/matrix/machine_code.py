@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
 """machine_code.py PROGRAM: checks the instructions of an aarch64 build of pmdanixl that access the positions of a ring.
 
 Where src/ring/protocol.rs has acquire or release, the instructions must have it too. In each inlined copy, the fence must directly

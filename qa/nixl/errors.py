@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Causes errors of real NIXL, one kind per agent, and prints how NIXL reports each to the application.
 
     UCX_TLS=tcp NIXL_TELEMETRY_ENABLE=y NIXL_TELEMETRY_DIR=DIR $(qa/nixl/venv 1.5.1) qa/nixl/errors.py

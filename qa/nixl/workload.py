@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Runs real NIXL transfers on this host, and prints the expected totals of their telemetry.
 
 Two agents in one process transfer between blocks of host memory over UCX, without GPU and network. The initiator, PREFIX-A, does

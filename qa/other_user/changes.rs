@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Changes that a hostile user can make to files during a read.
 
 use crate::files::{self, Variant};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Kinds of files in a telemetry directory: a ring, almost a ring, or anything else.
 
 use crate::kit::writer::{Kind, Layout};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `other_user ACTION ...`: another user of the host. It acts in its working directory until its standard input ends. It prints
 //! `ready` when the first effect is visible, and at the end how often it acted.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Files for PCP and for readers, compared with the metric table.
 
 mod help;

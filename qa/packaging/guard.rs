@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The guard after the tests (qa/guard): it must detect each kind of harm. The tests cause the harm in a mount namespace with
 //! separate devices, and in a separate PCP configuration.
 

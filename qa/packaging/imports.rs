@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Imports between modules: a module imports only modules that `src/lib.rs` lists before it.
 
 use std::collections::{BTreeMap, BTreeSet};

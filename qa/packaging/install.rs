@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Install, Remove, Install again and Upgrade in namespaces of their own. `qa/install.sh` runs them and reports the results.
 
 use crate::support::{PMDANIXL, output, project, text};

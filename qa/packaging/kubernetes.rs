@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The manifests of share/kubernetes, compared with the schemas that Kubernetes publishes and with each other.
 //! `scripts/check-full image` builds the image and runs it as in the DaemonSet.
 

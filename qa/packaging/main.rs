@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Installation, packages, and consistency of the files of the project.
 
 #[path = "../support/mod.rs"]

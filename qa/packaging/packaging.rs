@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Contents of packages: the place of each file on Debian, Fedora and RHEL, dependencies of the packages, and licences of the
 //! crates.
 //!
@@ -52,6 +54,33 @@ fn layout(name: &str, agents: &str, commands: &str) {
     let mut left = Command::new("find");
     left.arg(&root).args(["!", "-type", "d"]);
     assert_eq!(run(&mut left), "");
+}
+
+#[test]
+fn each_source_file_and_script_names_its_licence() {
+    let mut find = Command::new("find");
+    find.current_dir(project("."));
+    // Without the data of tests, and what tests and builds leave behind.
+    let others = "target .git vendor golden corpus node_modules";
+    find.args(
+        others
+            .split(' ')
+            .flat_map(|name| ["-name", name, "-prune", "-o"]),
+    );
+    for path in run(find.args(["-type", "f", "-print"])).lines() {
+        let Ok(text) = fs::read_to_string(project(path)) else {
+            continue;
+        };
+        let is_source = [".rs", ".js", ".c", ".h", ".py"]
+            .iter()
+            .any(|end| path.ends_with(end));
+        let mut first = text.lines().take(2);
+        assert!(
+            !(is_source || text.starts_with("#!"))
+                || first.any(|line| line.contains("SPDX-License-Identifier: GPL-2.0-or-later")),
+            "{path} has no SPDX-License-Identifier in its first two lines"
+        );
+    }
 }
 
 /// Runs a shell script in a root directory.

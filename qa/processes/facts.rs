@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Process facts of the writer of a ring from real process scans, and how long they are used.
 
 use crate::support::titled::Titled;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Labels of agents with a real pmcd: complete in the first answer, without secrets, and without process facts if so configured.
 
 mod buckets;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Processes: labels and states of their agents, and processes without telemetry.
 
 #[path = "../support/mod.rs"]

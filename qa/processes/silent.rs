@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Processes with a NIXL backend mapped and no telemetry here: `pmdanixl --check` must list them with the cause (real NIXL).
 
 mod count;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `nixl.agent.state` with a real pmcd, for each way in which an agent can end, hang or change.
 
 use crate::support::kit::{Core, LONG};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A simulated NIXL agent: its ring, its pace, and the exact counts of its events.
 
 use std::ffi::OsString;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The sample producer for `make run`. The example of the same name needs all crates of the tests, such as criterion.
 
 #[path = "main.rs"]

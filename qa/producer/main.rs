@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The sample producer: writes the rings of simulated NIXL agents, and prints exactly what it wrote.
 
 use std::fs;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Command line of the sample producer.
 
 use std::ffi::OsString;

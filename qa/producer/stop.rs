@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Sleep that SIGTERM and SIGINT interrupt.
 
 use std::os::fd::AsFd;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Exact counts of the events that an agent pushed, and their line of JSON.
 
 use std::time::Duration;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Memory allocations of a tick: none while the agents stay the same.
 #![allow(unsafe_code)] // an allocator is unsafe by its signature; this one hands all on to the system's
 

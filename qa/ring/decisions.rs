@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Verdicts for a ring with a `read_pos` other than the daemon left it: each case, in a running daemon and after a restart.
 
 mod followed;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A drain that is killed after any of its stores, or a ring that is restarted before any of them. The next start must count
 //! every event once. Each kill is real and needs a run of its own, so this takes long; qa/ring/single_step.rs tests all moments
 //! of one run.

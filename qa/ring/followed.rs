@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Rings that are followed because another process has locked them: random sequences of events, locks, reads of that process and
 //! restarts of the daemon. Each event counts once.
 

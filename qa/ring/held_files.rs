@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Files with an inode lock that their writers hold for any time. The daemon must not wait for it.
 
 use crate::support::held::Held;

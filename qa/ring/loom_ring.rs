@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Producer and consumer of a ring in all orders that the memory model allows, by loom. The consumer is the real one
 //! (`src/ring/protocol.rs`) on loom's words in place of a mapping; the producer does what NIXL does.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Rings: protocol, reads and their times, kills at any instruction, restarts of producers, and real NIXL.
 
 #[path = "../support/mod.rs"]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Random sequences of everything that can happen to a ring, compared with a model: a queue of the events that must be counted.
 
 use crate::support::writer::{Kind, Layout, RingWriter};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Real NIXL agents that restart in place, have a truncated file, or share a name, while other agents continue.
 //!
 //! `RESTARTS=50` sets the number of restarts, and tests all versions.

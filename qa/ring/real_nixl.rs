@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Real NIXL from its published wheels, which moves real bytes: pminfo shows its exact numbers through a real pmcd.
 //!
 //! Each test uses both processors of a small machine, so the tests run one at a time.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Agents that restart in place while the positions of their ring are 0, which does not show the restart. Through the test kit.
 
 use crate::support::kit::{Core, LONG, push};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Rings that other processes use, or that are incomplete: other readers and drainers, moved positions, holes, full rings, and
 //! rings that wait for a later tick. Through the test kit.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The counts of the sample producer equal the values of pmcd, for each layout, with restarts and full rings.
 
 use crate::support::{Home, Pmcd, example, run};

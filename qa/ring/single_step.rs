@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A drain that is killed at any instruction: the next start must count every event once. The drain is single-stepped, and
 //! recovery runs on each state of shared memory on the way.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The writers of the tests: their rings and stores must have the bytes of those that NIXL writes.
 
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES, Who, XFER_TIME};

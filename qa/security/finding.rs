@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Time until an agent of another user is found while one user has more files than the limits allow.
 
 use crate::support::other_user::{OtherUser, VICTIM, ring, shared_home};

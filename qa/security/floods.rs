@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Large amounts of files and events of another user, made by a program with that user's id. They must affect that user only.
 
 use crate::support::measure::timed;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Runs the fuzzed code with every input of the fuzzer's corpus and every finding (`make fuzz` fuzzes).
 
 #[path = "../fuzz/targets/mod.rs"]

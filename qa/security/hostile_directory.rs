@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A directory in which a hostile user makes, corrupts and swaps thousands of files while the daemon reads them. The daemon
 //! must answer in time, and the values of other agents must stay exact.
 //!

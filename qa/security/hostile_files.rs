@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Unusual files in a telemetry directory: names with characters special to PCP, and files that are not rings. Each file must be
 //! rejected for its own reason and stay unchanged. The values of other agents must stay exact.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Other users of the host and hostile files: neither may affect the values or the service of other users.
 
 #[path = "../support/mod.rs"]

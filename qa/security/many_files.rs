@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! 100,000 unrelated files beside the rings, with the system calls counted by strace(1): each file costs one stat(2), even if
 //! new files appear.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Actions of another user in a directory that all users may write to: locks, links, exchanged names, and use of shared limits.
 //! A program with that user's id does them.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Kills of the daemon, pmcd and agents during their work: every event must be counted once.
 //!
 //! `KILLS=N` sets the number of kills in each test.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Every system call of the daemon fails once, by strace(1). The daemon must continue, and every event must be counted once.
 //!
 //! [`scene`] is the load. A run without faults finds the calls. Then each kind of call, by its target, fails in separate runs. With

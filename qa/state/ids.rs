@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Instance ids while their file cannot be read or written: no id may be lost or assigned to a second name.
 
 use crate::support::writer::{Kind, Layout, RingWriter};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! State that survives the daemon, after kills at any point and after failures of any system call.
 
 #[path = "../support/mod.rs"]

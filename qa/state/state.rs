@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! State that survives the daemon, under dbpmda(1): totals, ids, older formats, and unusable state files.
 
 mod log;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A scan and a drain of stores that are killed at any instruction: the next start must count every value once. The scan is
 //! single-stepped, and the next start runs on each state file on the way, like qa/ring/single_step.rs with a ring.
 

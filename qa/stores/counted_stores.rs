@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Stores that were counted and are found again, and stores that were not: each value counts once, whatever became of the agent, of
 //! its record or of the update time in the store.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Stores of NIXL's `prometheus_mp`: values, agents, evictions, restarts, rights and hostile files.
 
 #[path = "../support/mod.rs"]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Real NIXL agents that switch between rings and stores at each start, while pmdanixl is killed and restarted. Each exporter
 //! has its own instance with all of its totals.
 

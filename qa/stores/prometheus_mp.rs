@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Real NIXL with `prometheus_mp` stores: PCP shows the values of NIXL's own endpoint, and neither disturbs the other.
 //!
 //! The endpoint is the reference, and is itself compared with the workload. Tests that load the machine run one at a time.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Agents with stores of NIXL's `prometheus_mp`: the instance of each store, for any order of starts and ends. Each value must
 //! count once. Without pmcd; qa/stores/store_daemon.rs uses pmcd.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Stores of NIXL's `prometheus_mp` with a real pmcd: the daemon is killed while they are written, some have an unknown schema,
 //! and hundreds are short-lived. qa/stores/prometheus_mp.rs uses real NIXL.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Stores of NIXL's `prometheus_mp` when pmdanixl or their agents end: each value counts once, and stays for its time. Without
 //! pmcd; qa/stores/store_daemon.rs uses pmcd.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Rights for reading stores of several owners, and states of their agents if capabilities or /proc are missing.
 
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};

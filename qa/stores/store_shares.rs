@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Live agents with stores that are evicted in favour of other users: no value is lost or counted twice, however long the
 //! agents wait for room.
 

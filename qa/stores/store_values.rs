@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Values of stores, without pmcd: values that a drain must not miss, and invalid values that must not affect others.
 
 use crate::support::kit::Core;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A drain in a process that a test steps instruction by instruction (qa/one_drain.rs), and the result of the next start.
 #![allow(dead_code)] // each test binary uses a part of it
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Real NIXL with `prometheus_mp` stores, and NIXL's own endpoint, which publishes them.
 
 use super::numbers::{Numbers, numbers};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Hosts on one network: namespaces, each with a host name, an address and a machine-id. Nothing is made in /run.
 
 use super::sample::Sample;

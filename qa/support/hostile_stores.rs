@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Corruption of a directory of stores: everything that a hostile user can do to files during a read.
 
 use super::kit::store_writer::{FIRST_BOUND, LEN, Who};

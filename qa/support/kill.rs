@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Kills of processes, of pmcd, and of the daemons that a killed pmcd leaves behind.
 
 use super::{Pmcd, wait_for};

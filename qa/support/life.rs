@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! An agent that is killed and restarted on one file again and again, and the events that must be counted.
 //!
 //! The process (`qa/mortal.rs`) is killed at any instruction, and the number of its events is still known. The value of each

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Answer time and resource use of the daemon, on a machine with other load.
 
 use super::pdu::Link;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Temporary directories on a tmpfs.
 #![allow(dead_code)] // each test binary uses a part of it
 

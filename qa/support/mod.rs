@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Support for all tests: a home directory for each test, the real dbpmda, a private pmcd, real NIXL.
 #![allow(dead_code)] // each test binary uses a part of it
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Comparison of the values of agents with `prometheus_mp` stores in NIXL's own endpoint and in PCP.
 //!
 //! Both are converted into one form, so that a test can compare them as a whole. Series have their names. Errors have the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Programs that run as another user, in a directory that all users may write to.
 
 use super::writer::{Kind, Layout, RingWriter};

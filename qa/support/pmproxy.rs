@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! pmproxy(1), and the servers that it works with: Prometheus and a key server.
 
 use super::{Home, Pmcd, pcp};

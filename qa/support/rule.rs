@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Rules of share/pmieconf, run by PCP's own pmieconf and pmie on archives.
 
 use super::share::{archive, tool};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The sample producer in a separate process.
 
 use super::{Home, example};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Real NIXL in a long-running process, which starts and ends agents on request.
 
 use super::Nixl;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A PMDA in C as a reference for the cost of fetches: qa/bench/shape.c.
 
 use super::{Home, project, run};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Files of share/ for PCP's tools, and archives to test them with.
 
 use super::{Pmcd, output, project, text, wait_for};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Values and labels of agents as PCP's own tools show them.
 
 use super::{Pmcd, run};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Writer of a store of NIXL's `prometheus_mp` exporter, like the agent.
 //!
 //! Written from the format and the behaviour of the published NIXL wheels, not from `src/`. Every constant is stated again, so

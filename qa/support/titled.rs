@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A server like vLLM's: it forks its core, and the core forks the workers. Core and workers set their titles.
 #![allow(dead_code)] // each test binary uses a part of it
 

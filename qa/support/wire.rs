@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Slot layouts and event types of NIXL's rings.
 //!
 //! Written from the format, not from `src/`. All integers are little-endian.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Writer of a NIXL telemetry ring, like the agent.
 //!
 //! Written from the format and the behaviour of the published NIXL wheels, not from `src/`. Every constant is stated again, so

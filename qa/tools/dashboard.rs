@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The page of share/dashboard in Chromium, with a real pmproxy and with a server of invented answers. The modules of the
 //! page also run alone in Node.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Derived metrics of share/derived, computed by PCP's tools from archives of a private pmcd.
 
 use crate::support::share::archive;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Hosts on one network, each with its own pmcd, pmdanixl and pmlogger: PCP's time series over all of them (docs/fleet.md).
 //! `make fleet` shows the answer of each query, and the values on both sides of a disconnection.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The dashboards of share/grafana. Each of their expressions must have values, with a real pmproxy, with one that has a real key
 //! server and archives, and with a real Prometheus.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Tools with the files of share/: PCP's tools, Grafana, Prometheus and a browser.
 
 #[path = "../support/mod.rs"]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `pcp nixl`: output for archives, a live pmcd and a terminal, and messages if there is no data.
 
 mod columns;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The views of share/pmchart: their contents, and the charts that pmchart draws without a screen.
 
 use crate::support::share::{files_in, is_metric, link, names_in, text_of, tool};

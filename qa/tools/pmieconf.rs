@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The rules of share/pmieconf: PCP's own pmieconf makes the configuration, and pmie evaluates it on archives.
 
 mod network;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The groups of share/pmlogconf: the result of PCP's own pmlogconf, and what pmlogger then writes.
 
 use crate::support::share::{DERIVED, files_in, link, names_in, text_of};

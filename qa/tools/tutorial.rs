@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! docs/tutorial.md: the documented output of a command is its real output for the archive in docs/tutorial.
 
 use crate::support::share::{files_in, is_metric, link, text_of, tool};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! PCP's own viewers: the views of share/pmrep, the plugins of share/dstat, and the meters of share/htop.
 
 use crate::support::share::{archive, is_metric, link, names_in, text_of, tool};

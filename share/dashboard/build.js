@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Builds index.html, one file, from the sources in src.
 
 import { createHash } from "node:crypto";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! One NIXL agent: its sources, totals, labels and lifecycle.
 
 use crate::agents::registry::Included;

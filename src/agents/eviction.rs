@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Which agent makes room for another.
 //!
 //! One rule, for places and for records: an exited agent of the user with the most agents makes room. If there is none, that user's

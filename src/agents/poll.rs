@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Polls of the files of agents in which nothing happens. A drain skips these agents, which almost always are almost all.
 
 use crate::agents::Agent;

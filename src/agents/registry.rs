@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! All agents by key and by name, with the files and places that they have.
 //!
 //! The code that has changed an agent's sources or lifecycle calls [`Registry::update`], so that the sums over all agents agree with

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A moment on three clocks: [`Instant`], CLOCK_MONOTONIC and CLOCK_REALTIME.
 
 use nix::time::{ClockId, clock_gettime};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Identity of a file, and what stat(2) and readdir(3) return for it.
 
 use nix::dir::Dir;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `--check`: advice for the case that there is no ring and no store.
 
 use crate::config::{Config, ENVIRONMENT_VARIABLES};

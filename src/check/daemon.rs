@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `--check`: the running daemon, found by its state file, and the differences between its configuration and that of
 //! the check.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `--check`: the line of a ring or a store.
 
 use super::Summary;

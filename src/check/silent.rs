@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `--check`: processes that use NIXL without telemetry here, each with a probable reason.
 //!
 //! Such a process has a NIXL backend loaded ([`crate::procfs::process_scan::library`]). Its agent may have ended, or it may

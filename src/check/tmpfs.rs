@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `--check`: telemetry directories on a tmpfs that is nearly full. On a full tmpfs, SIGBUS kills an application that
 //! needs a new page for a file.
 

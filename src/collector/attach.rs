@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Attaches the files that a scan finds to agents, as far as there is room. `stores` has what is particular to stores.
 
 use super::Collector;

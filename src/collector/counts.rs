@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Numbers of agents by state, and the activity of the collector.
 
 use super::Collector;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Divides the descriptors that the process may have among files, directories and a reserve.
 
 use crate::config::Config;

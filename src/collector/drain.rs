@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Drains the rings and reads the stores of all agents, within the budget of a tick.
 
 use super::Collector;

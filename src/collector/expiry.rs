@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Expires agents whose files have been gone for `remember`: their records are removed, and their totals stay in the host totals. An
 //! agent that comes later under the name of an expired one is another agent, with another instance id.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Removes the ring files of exited agents, if `remove_exited_after` is set.
 
 use super::Collector;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Makes room where `max_agents`, or the limit on records, is reached. `agents::eviction` has the rule for who makes room.
 
 use super::Collector;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Names agents: finds the agent of a file, and makes instance names of new agents.
 
 use super::Collector;

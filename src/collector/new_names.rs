@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Limits the rate of new agent names of each user. Each name takes an instance id for as long as archives are kept, and there are
 //! 2^25 ids.
 

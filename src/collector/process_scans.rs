@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Schedules process scans and applies their results: which process writes each file, and its labels.
 
 use super::Collector;

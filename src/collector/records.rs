@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Records of the agents in the state file.
 
 use super::Collector;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The order in which agents are drained: round-robin over users, then over the agents of each user.
 
 use crate::agents::AgentKey;

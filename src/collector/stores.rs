@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Attaches stores to agents.
 //!
 //! A ring belongs to its agent by directory, name and owner. A store is a new file at each start of a process, and several processes

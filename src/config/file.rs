@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Text of the configuration file, and errors with their lines.
 
 use super::{Config, LoadedConfig};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Configuration of PCP's Python PMDA, which is at the path of this PMDA's configuration. It has the INI format of Python's
 //! configparser, with values without quotes.
 

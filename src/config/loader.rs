@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Loads the configuration from the file, the environment and the command line.
 
 use super::{ENVIRONMENT_VARIABLES, LoadedConfig, value};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Command line: options of pmdanixl, and PCP's standard options, which pmdaGetOpt(3) reads.
 
 use std::ffi::{CString, OsString};

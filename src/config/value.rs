@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Values in the configuration file. Each is checked while it is read, so that the error has its line.
 
 use super::{DirectoryPattern, UserAccount};

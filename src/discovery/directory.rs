@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Telemetry directories: those that are configured, and those that a pattern matches.
 //!
 //! The administrator chose a path without wildcards, so symbolic links in it are followed if only root or the user of this

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Names of agents in the PCP instance domain.
 //!
 //! The file of instance ids is line-based, and PCP compares instance names up to the first space (pmdaCacheStore(3)). NIXL allows any

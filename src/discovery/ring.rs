@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Checks of a file in a telemetry directory: whether it is a ring that may be attached.
 //!
 //! The directories may be world-writable, so every file is untrusted. Nothing is written to a file before it has passed all

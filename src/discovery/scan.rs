@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Scan of the telemetry directories: finds new and changed files, and caches the rejected ones.
 //!
 //! [`Scanner::scan`] works for a limited time and goes on at the next call. A pass opens all directories again, every 2 s.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Opens a file in a directory of stores, and checks that it is one.
 
 use super::ring;

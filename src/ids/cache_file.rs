@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The id file, in the format in which libpcp_pmda keeps the ids of an instance domain (pmdacache(3)). It survives a
 //! reboot; the state file does not. Ids of the Python PMDA for NIXL are continued.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Table of the stores that were counted and are not the present store of an agent. Their files stay, so that a scan finds them again
 //! after a restart or a reload.
 //!

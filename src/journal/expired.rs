@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The first page of the state file behind its header: the sums of expired agents, and a few numbers of the whole file.
 //!
 //! To expire an agent, its sums are added here and its record is freed, and a kill may come in between. Therefore the same store

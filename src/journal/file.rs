@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Opening of the state file, so that no user except its owner can write to it.
 
 use nix::fcntl::{OFlag, open as open_directory, openat};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! One agent's record in the state file: its words and their meaning.
 //!
 //! The names of an agent are written once, before the record counts as used. What changes is in two entries, and a generation

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The mapped state file: its header and its records.
 //!
 //! Begin with `Records::lock_and_read`, which a start of the daemon calls. The words of a record are the business of `record`.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Limits of the log: lines in a minute, and bytes in one run of the daemon.
 //!
 //! Each user whose files cause lines has a budget, and the daemon itself has another. All users together may log no more bytes than

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Values of the `nixl.control` metrics, and the statistics line of the debug log.
 
 use crate::collector::counts::{Activity, AgentCounts};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Slowness of agents compared with their peers. Peers are the agents of the same engine and role in the same pod,
 //! container or job.
 //!

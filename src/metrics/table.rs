@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The metric table, in one file for each group of clusters.
 
 use super::control::Control;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Result of a fetch in the memory layout of pmapi.h: a result, its value sets and their values.
 //!
 //! pmdaFetch(3) walks the instance domain twice for each metric, and allocates memory for each 64-bit value. [`Answer`]

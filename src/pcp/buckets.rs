@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Instance domains of histograms: one instance for each agent and bucket.
 //!
 //! Their instance ids need no file. An id is a base and the index of a bucket. The base for sizes and bandwidths is the

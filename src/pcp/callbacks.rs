@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Callbacks of libpcp_pmda. One of the three modules with unsafe code.
 //!
 //! Each callback converts its pointers first and then calls [`Server`], which is safe code. A panic becomes the status

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The one [`Server`] of this process, in a thread-local variable. libpcp_pmda passes no user data to its callbacks. It
 //! calls all of them in the event-loop thread.
 

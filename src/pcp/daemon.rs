@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Event loop: requests of pmcd, the drain timer, and signals. It does not know what a tick does; see
 //! `server/ticks.rs`.
 

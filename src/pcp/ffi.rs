@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Safe functions for the calls into libpcp_pmda. One of the three modules with unsafe code.
 //!
 //! The library keeps pointers to the interface, the name and the metric table until the process ends. So these are

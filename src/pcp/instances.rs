@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Instance domain of agents. It has published agents only and remembers nothing of withdrawn
 //! ones.
 

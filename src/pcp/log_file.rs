@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The log file, which standard error becomes. The log of the run before stays beside it as `*.prev`.
 
 use super::ffi::Pmda;

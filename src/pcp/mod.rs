@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Connection to pmcd through libpcp_pmda. Only this module knows the types of that library. Start with `daemon` (the
 //! event loop) and `server` (the state behind it).
 //!

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* What bindgen reads. pmda.h does not include pmapi.h by itself. */
 #include <pcp/pmapi.h>
 #include <pcp/pmda.h>

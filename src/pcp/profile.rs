@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fetch profile: which instances a client requests (pmapi.h: pmProfile; libpcp: __pmInProfile).
 
 /// Instances that a client requests, for all instance domains. The default requests all.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Server: answers requests of pmcd and does the work of each tick. It owns the agents, the state file and the instance
 //! domains.
 //!

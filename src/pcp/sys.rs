@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Bindings that bindgen generates from the headers of PCP (`build.rs`).
 // `warnings` does not include lints that Cargo.toml denies.
 #![allow(

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Time limits of the work that the event loop does, so that an answer to pmcd waits for at most 10 ms.
 
 use nix::time::{ClockId, clock_gettime};

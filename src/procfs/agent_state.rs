@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The values of `nixl.agent.state`.
 
 /// State of an agent, numbered as in `nixl.agent.state`.

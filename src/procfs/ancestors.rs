@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Ancestors of a process of the same user.
 
 use crate::procfs::process::{INIT_PID, ProcessId, ProcessStat, namespace, sees_host};

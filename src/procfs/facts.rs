@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Facts from which the labels of an agent are made: container, pod, engine, batch job and others. No fact is guessed.
 //!
 //! The facts of a file ([`Facts::of_file`]) are known as soon as it is found. The facts of the process that writes it

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Liveness of a ring or a store: whether a process still writes it, and which one.
 
 use crate::base::file::{FileFacts, FileId};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Processes: whether one holds a file, by lease; whether one still runs, by /proc.
 
 use crate::base::file::is_on;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Process scan: which processes have a file mapped shared and writable, as the producer of a ring has.
 //!
 //! A host may run thousands of processes with thousands of mappings each. So a scan runs in a thread of its own.

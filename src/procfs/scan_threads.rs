@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Threads that run process scans, and the processes that stall them.
 //!
 //! A read of /proc/PID/maps, cmdline or environ waits for the memory lock of the process. Another user can keep that lock busy

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Locks the process into the directories that it works in (landlock(7)), for good.
 //!
 //! Only with `proc_facts` off: a process in a Landlock domain cannot read /proc/PID/maps of other processes.

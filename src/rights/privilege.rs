@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Change of user and capabilities.
 
 use crate::config::{Config, UserAccount};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A file that passed the checks and can be attached as a ring.
 
 use crate::base::file::FileFacts;

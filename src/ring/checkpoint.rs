@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The checkpoint of a ring: what identifies the last counted batch, and how to find out later what became of its slots.
 //!
 //! A batch is counted by one store to the state file, which a kill cannot divide. Only after that are its slots released, by a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The fingerprint of a batch: recognises its slots later, and finds out whether they were overwritten.
 
 use crate::event::Totals;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Gaps: positions in a ring before which events may be missing, since the producer could not write them while the ring was full.
 //!
 //! The events themselves do not show a gap, but its position is known. A ring is full when `write_pos` is one slot before

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The format of a ring file: the header and the five slot layouts (NIXL `cyclic_buffer.h` and `telemetry_event.h`).
 //!
 //! All integers are little-endian. Header and slots are whole 8-byte words, so that everything is read as words. Begin with

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The protocol between producer and consumer on the words of a ring: the consumer's loads, and its one store.
 //!
 //! The code is generic over the type of a word, so that `qa/ring/loom_ring.rs` can run the same lines in every order that the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The check that the events that a ring claims to hold can have been written at all.
 //!
 //! A sparse file can be larger than all memory. Reading a hole through a mapping makes tmpfs allocate pages for it.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 use super::*;
 use crate::event::{Event, EventType, Events, Totals};
 use crate::ring::layout::{CAPACITY, HEADER_WORDS, READ_POS, VERSIONS, WRITE_POS};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Freed memory of this process.
 
 /// Returns freed memory to the kernel, also from the middle of the heap. By itself glibc returns only the end of the heap, and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Leases and locks, which show whether another process has a file.
 
 use nix::errno::Errno;

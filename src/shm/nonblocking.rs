@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Reads untrusted files without waiting for a process that writes to them.
 //!
 //! The kernel locks a file during a write(2). Another user can make that last for ever: the bytes may come from a mapping of a FUSE

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 use super::*;
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;

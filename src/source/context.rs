@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The context of a drain: the totals and the record of one agent, and what all agents share.
 //!
 //! It has the part of exactly-once that concerns the state file: [`DrainContext::commit`] writes totals and checkpoint before the

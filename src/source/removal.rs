@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Removal of the ring file of an exited agent, without harm to an agent of the same name that starts meanwhile.
 //!
 //! A starting agent opens the file with its name, and creates one only if there is none. Therefore the file is first renamed,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The reader of a ring: drains it, or follows it while another process drains it.
 //!
 //! `counting` has the steps of a drain, `following` those without release, and `recovery` finds out what became of a batch.

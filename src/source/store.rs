@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The reader of a store of NIXL's prometheus_mp exporter.
 //!
 //! A store is only read, and reading consumes nothing, so any number of readers may read it. It holds running totals, of which

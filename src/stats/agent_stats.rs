@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Sums, last values and histograms of the events of one agent.
 
 use crate::base::words::{WordReader, WordWriter};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Bounds of the buckets of a histogram, and the names and labels of their instances.
 
 use crate::stats::histogram::{Bounds, MAX_BOUNDS};

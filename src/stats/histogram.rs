@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Histograms with fixed upper bounds: latencies with the bounds of NIXL's own exporters, sizes, bandwidths.
 
 use crate::stats::scale::{self, STEPS, Scaled};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Pairs the bytes of a transfer with its duration, from the order of its events in the ring.
 //!
 //! NIXL appends the events of a transfer under one lock, all of them or none. One thread writes them to the ring in that order.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Logarithmic scale of values. It is fine enough for percentiles, and speeds up the search in a histogram.
 //!
 //! Each value below 32 has its own step. Above, each power of two has 16 steps. The middle of a step differs from its values by at

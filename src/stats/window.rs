@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Percentiles of the values of the last minute, for live views. Histograms that are logged or summed are in
 //! [`crate::stats::histogram`].
 //!

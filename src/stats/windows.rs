@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Windows of an agent's transfers in the last minute.
 
 use crate::stats::window::{PART, Window};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The format of a prometheus_mp store: its description of the agent, and its values (NIXL 1.5.0, exporter `prometheus_mp`).
 //!
 //! All integers are little-endian, in whole 8-byte words except for two halves. The description is written once, before the file

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The last counted reading of a store. It outlives the daemon, so that the next daemon continues from there and counts no value
 //! twice.
 

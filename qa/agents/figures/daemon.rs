@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Values of a daemon that drains the recorded streams from a real ring, compared with qa/figures.py.
 
 use super::{assert_near, figures, histograms, stream};

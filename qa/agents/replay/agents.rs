@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Replays of agents that exit, return, get labels, are evicted, and outlive the daemon.
 
 use super::{Replay, ring, send};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Replays of rings and stores that appear, are replaced, fill up or are rejected.
 
 use super::{Replay, ring, send};

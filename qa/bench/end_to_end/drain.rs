@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Results of `cargo bench --bench drain`, which `make bench` runs first.
 
 use super::report::Table;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Growth of the cost of a drain with agents and events, in this process, through files and into a state file.
 
 use super::Extent;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Latency of fetches through a real pmcd by number of agents, and what the daemon uses meanwhile.
 
 use super::report::{Line, Plot, Table};

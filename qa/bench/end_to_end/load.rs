@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The daemon under load: NIXL's highest rate, unrelated files beside the rings, and rare clients.
 
 use super::report::Table;

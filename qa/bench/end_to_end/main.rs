@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `make bench`: the cost of the daemon for its users. It measures fetches through a real pmcd beside PCP's own PMDA in C,
 //! memory, processor time, and the cost for an application.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Processor time of a process.
 
 use nix::time::{clock_getcpuclockid, clock_gettime};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The results as Markdown of docs/speed.md and as a plot.
 
 use super::Extent;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Cost of an agent with a store, compared with an agent with a ring.
 
 use super::latency::LAST_OLD_CLUSTER;

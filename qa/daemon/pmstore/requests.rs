@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! pmStore requests as PDUs without pmcd: invalid values, and users without the right.
 
 use super::PERMISSION;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 #![no_main]
 
 #[path = "../targets/mod.rs"]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fuzz target: the file of libpcp_pmda with instance ids. With any content before, it has our ids afterwards.
 
 use super::Input;

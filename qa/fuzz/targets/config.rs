@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fuzz target: the configuration file, in TOML or in the INI format of the Python PMDA, and `NIXL_TELEMETRY_DIR`.
 
 use super::{Input, assert_one_line};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fuzz target: names that untrusted users choose for processes, groups, variables and files, in
 //! `/proc/PID/{cgroup,cmdline,environ}` and in agent names.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fuzz target: `/proc/PID/maps`, which has file names that untrusted users have chosen.
 
 use super::Input;

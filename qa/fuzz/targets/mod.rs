@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fuzz targets, one in each file: `run` gives an input to the real code, and panics if the result is wrong.
 //!
 //! `make fuzz` runs the fuzzer. `qa/run fuzz_corpus` runs every input in `qa/fuzz/corpus`.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fuzz target: instance names, made from file names that untrusted users choose.
 
 use super::{Input, assert_instance_name};

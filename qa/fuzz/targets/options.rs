@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fuzz target: the command line, which comes from the configuration of pmcd.
 
 use pmdanixl::config::options::{USAGE, parse};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fuzz target: `/etc/pcp.conf`, or the file that `$PCP_CONF` names.
 
 use pmdanixl::config::pcpconf::PcpConf;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fuzz target: a daemon that ends with a half drained ring, and starts again with a changed state file or a changed ring.
 
 use super::state::{spoil, take};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A ring file: its header is checked, it is mapped, and what is taken from it is compared with what stands in the file, which
 //! changes between the steps.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fuzz target: the state file. With any content, it can be read and used, and a second read gives equal records.
 
 use super::{Input, assert_instance_name, assert_one_line};

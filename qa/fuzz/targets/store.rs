@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Fuzz target: a file of NIXL's `prometheus_mp`. It is a store or it is rejected. Changes of a store between reads are followed by
 //! the totals, or ignored.
 

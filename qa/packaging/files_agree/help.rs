@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Help texts of the metrics and instance domains: the file `help`, in the format of newhelp(1).
 
 use pmdanixl::metrics::{INDOMS, METRICS};

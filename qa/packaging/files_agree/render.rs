@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Renders `pmns` from the metric table. It is checked in, since Install needs it on hosts without a compiler.
 
 use pmdanixl::metrics::METRICS;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Licences and origin of crates, checked by `scripts/crates`.
 
 use crate::support::{Home, leave_out, output, project, run, text};

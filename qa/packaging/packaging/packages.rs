@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Contents, dependencies and scripts of the Debian and RPM packages, made by the real tools.
 
 use crate::support::{Home, PMDANIXL, golden, output, project, run, text};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! docs/testing.md names existing suites, modules and folders, and marks modules with tests in qa/long.
 
 use crate::support::project;

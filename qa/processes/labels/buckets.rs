@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Labels of histogram buckets, as pminfo shows them and as pmproxy exports them for Prometheus.
 
 use super::{A_FEW, SECRET, worker};

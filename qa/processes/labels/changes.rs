@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Labels after restarts, later process scans and changes of the configuration.
 
 use super::{A_FEW, expected, own_labels, own_user, worker};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Labels of agents in Kubernetes pods.
 
 use super::{A_FEW, first_labels, worker};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Labels of processes that set their own titles: through the test kit, and with a real pmcd.
 
 use super::{SECRET, contents, expected, first_labels, holds, own_user};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `nixl.agents.silent`, the number of processes without telemetry: through the test kit, and with a real pmcd.
 
 use super::{Agent, libraries};

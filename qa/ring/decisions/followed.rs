@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Decisions for rings that are followed: recovery after a kill, and restarts of producers.
 
 use super::{Daemon, counted, killed, push};

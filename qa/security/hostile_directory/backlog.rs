@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Answer times while rings have more events than a drain has time for.
 
 use super::{TX_BYTES, judge, turn};

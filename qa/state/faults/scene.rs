@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The load on the daemon while one of its system calls fails.
 
 use super::trace::{self, Call};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Output of strace(1) for the system calls of the daemon.
 
 use std::collections::BTreeMap;

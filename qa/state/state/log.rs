@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Log files: that of a daemon, and that of the previous daemon.
 
 use super::{FETCH, home, ring};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Two daemons with one state file: the second one waits for the end of the first.
 
 use super::{FETCH, PERSISTENT, home, ring};

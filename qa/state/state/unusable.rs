@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A state file that cannot be read or written for a while.
 
 use super::{home, ring};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Ends of real NIXL agents with stores, before the end of their process or with it: state and last values in PCP.
 
 use super::{STATUS, agree, turn, wait_until_known};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The test clock, and the work of the daemon in a tick and for an answer.
 
 use super::{Core, LONG, SECOND};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Items of single layers that tests of the whole daemon need.
 #![allow(unused_imports)] // each test binary uses a part of it
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Log of a daemon in the process of a test: the lines that the thread of the test causes.
 
 use super::Core;

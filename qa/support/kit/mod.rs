@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Test kit: the daemon without pmcd, in the process of the test, with its own directories and a test clock.
 //!
 //! Only this module of `qa` names the types of `src` that make up a daemon. Tests of one layer name that layer.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! All values of a daemon that the load determines, as text.
 
 use super::Core;

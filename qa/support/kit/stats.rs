@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Totals of one agent from events, without a ring.
 
 use pmdanixl::event::{Event, EventType, Events};

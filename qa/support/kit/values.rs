@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Answers of a daemon: values by metric and instance name, read through the metric table, and labels.
 
 use super::{Core, Running};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A web server with answers that a test sets: like those of pmproxy, or others.
 
 use std::collections::HashMap;

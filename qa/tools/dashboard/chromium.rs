@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Chromium without a window, driven through a pipe by its DevTools protocol.
 
 use crate::support::{project, wait_for};

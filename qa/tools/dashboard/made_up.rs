@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The page with invented answers, which pmproxy rarely or never gives.
 
 use super::answers::Answers;

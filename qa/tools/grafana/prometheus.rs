@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The dashboard and the alerts for Prometheus, and quantiles of its histograms, with a real Prometheus.
 
 use super::{PROMETHEUS, RULES, VECTOR, agents, heat_maps, list, names_in_promql, string, targets};

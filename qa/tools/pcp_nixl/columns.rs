@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `pcp nixl`: widths of columns, values and names.
 
 use super::{minutes, of_archive, pcp, python};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `pcp nixl` with a live pmcd.
 
 use super::{pcp, python};

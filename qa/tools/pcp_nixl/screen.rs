@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `pcp nixl` on a terminal: its size, its redraws, and lost connections.
 
 use super::{minutes, of_archive, pcp};

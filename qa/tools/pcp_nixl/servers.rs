@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `pcp nixl` for the servers and ranks of an engine.
 
 use super::{minutes, of_archive, python};

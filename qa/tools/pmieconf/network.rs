@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Rules that compare the bytes of NIXL with those of the network interfaces.
 
 use super::grows;

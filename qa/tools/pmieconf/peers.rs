@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Rules that compare an agent with its peers.
 
 use crate::support::rule::Rule;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Advice for the operator: a text that says what is wrong, and the commands that help.
 
 /** Returns the advice for a page without values. */

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Agents of a host as rows of the table.
 
 import * as metric from "./metrics.js";

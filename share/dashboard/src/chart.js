@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Line charts with uPlot. The legend is our own: it can be read without colours and without a mouse.
 
 import uPlot from "uplot";

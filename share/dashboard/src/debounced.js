@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Combines many key presses into one action.
 
 const PAUSE_MS = 150;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Elements of the page. Text is never set as HTML: any local user can choose the name of an agent.
 
 export function element(name, attributes = {}, ...children) {

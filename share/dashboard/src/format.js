@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Numbers with the units of their metrics.
 
 const NONE = "–";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Heat map of transfer times: a row for each bucket; a darker cell has more transfers.
 
 import { colour, element, setText } from "./dom.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Values of the last minutes, by metric and instance: rates of counters, and values of all other metrics.
 
 /** Returns the rates of a counter between two fetches, by instance. There is none if a value is missing or went down. */

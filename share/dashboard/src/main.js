@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // The page: queries pmproxy every few seconds and shows the values.
 
 import * as metric from "./metrics.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Names of the metrics that the page shows.
 
 export const STATUS = "nixl.agent.status";

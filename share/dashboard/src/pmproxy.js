@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Client of pmproxy's REST interface (PMWEBAPI(3)), for one pmcd.
 
 /** Reason for missing values. `kind` selects the advice. */

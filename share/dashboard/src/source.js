@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // Source of the values: opens a context, opens another one if it is lost, and fetches names and labels of new instances.
 
 import { Pmproxy, Trouble } from "./pmproxy.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 // The table of agents, one row for each, sorted by any column. Rows are reused from one answer to the next.
 
 import { sorted } from "./agents.js";

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Drains the sources of an agent, and updates its lifecycle and liveness.
 
 use super::{Agent, Now};

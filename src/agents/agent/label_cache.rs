@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! What is known of the process that writes an agent's files, and the labels that are made of that, cached.
 
 use super::Agent;

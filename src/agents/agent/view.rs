@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Values of an agent for the metrics.
 
 use super::{Agent, Now};

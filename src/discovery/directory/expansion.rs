@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Lazy expansion of configured paths and patterns.
 //!
 //! Another user may own directories on the way of a pattern and make any number of names in them. So each step is short, and the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Opening a configured directory one component after the other.
 //!
 //! A symbolic link of another user in the path could lead the daemon to another directory, and the rings there would be

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A file that a scan has found, and the same file once it is open and checked.
 
 use crate::base::file::FileFacts;

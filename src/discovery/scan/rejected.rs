@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Cache of the rejected files in all directories, so that an unrelated file is checked once.
 
 use super::is_starting;

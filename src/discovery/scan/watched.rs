@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Listings of one telemetry directory. A listing finds new and changed files, and rejected files with a temporary reason.
 
 use super::rejected::RejectedFiles;

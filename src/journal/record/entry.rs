@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! An entry: what changes of an agent, and its words in a record.
 //!
 //! The order of the words is a format: words are added at the end, and none is moved.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The lifecycle of an agent: whether it is an instance, and why.
 
 /// Whether an agent is an instance. Each change is a method, so that no two flags can disagree.

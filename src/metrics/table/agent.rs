@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Clusters 16 to 19: identity and state of an agent, lost telemetry, and last values.
 
 use super::{BYTES, EVENTS, FACT, INSTANT, LEVEL, MOMENT, TIME};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Clusters 30 and 31: the host.
 
 use super::{EVENTS, LEVEL, daemon_u32, daemon_u64, metric};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Clusters 0 to 3, exactly as the Python PMDA of PCP has them.
 
 use super::{Name, Pmid, metric};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Clusters 20 to 23: distribution of transfers by time, size and bandwidth.
 
 use super::{EVENTS, INSTANT, Kind, Name, Pmid, TIME, agent_f64, agent_u64, metric};

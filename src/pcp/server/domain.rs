@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Publishes agents in the instance domains and withdraws them. Returns the labels of instances.
 
 use super::Server;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! pmStore requests: settings of `nixl.control` that change at run time.
 
 use super::Server;

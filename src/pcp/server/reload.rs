@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Reload of the configuration, requested through `nixl.control.reload`.
 
 use super::{PmStoreError, Server, since_epoch};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! State file: takes its lock, restores the agents, and replaces the file if it was removed or truncated.
 
 use super::Server;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Work of one tick, in pieces of 1 ms: scan, drain, maintain.
 
 use super::Server;

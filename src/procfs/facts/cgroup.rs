@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! The container, the pod and the Slurm job of a process, from the names of its control groups (`/proc/PID/cgroup`, cgroups(7)).
 //!
 //! Each line is `ID:CONTROLLERS:PATH`: one with `0::` under cgroup v2, one per hierarchy under v1, both on a mixed host. The

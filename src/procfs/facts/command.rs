@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Parts of a command line (`/proc/PID/cmdline`, proc_pid_cmdline(5)): a title that the process gave itself, or a program
 //! and its arguments.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Inference engine that a process is part of, from its command line (`/proc/PID/cmdline`, NUL-separated).
 //!
 //! Arguments name models, files and prompts, which may contain the name of an engine. So only three places count:

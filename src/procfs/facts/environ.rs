@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! A few variables of a process's environment.
 //!
 //! The rest of `/proc/PID/environ` may contain tokens and keys. It is read into a buffer that is wiped. Other variables are never

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! GPUs of a process: from CUDA_VISIBLE_DEVICES, or else from its open device files.
 
 use crate::base::file::LIST_FLAGS;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Pod that a directory belongs to, from the paths of the kubelet's volumes.
 //!
 //! The kubelet (`pkg/kubelet/kubelet_getters.go`) has `pods/UID/volumes/PLUGIN/NAME` and

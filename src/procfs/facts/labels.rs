@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Facts about an agent, and the labels of its instance.
 
 use crate::procfs::facts::{kubelet, names};

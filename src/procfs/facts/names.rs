@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Engine of an agent, from the name of the agent.
 //!
 //! | created by | name | what it tells |

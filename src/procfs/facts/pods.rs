@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Names of the pods of a node, from the directories that the kubelet creates for their logs.
 //!
 //! The kubelet has a directory `NAMESPACE_NAME_UID` for each pod in `/var/log/pods`, or in `podLogsDir` of its configuration

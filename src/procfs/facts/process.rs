@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Facts of a process that writes, and of its ancestors.
 //!
 //! vLLM's and SGLang's workers write a title over their command line and their environment. Role and port then come from the

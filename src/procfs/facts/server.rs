@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Role and HTTP port of an engine's server, from its command line and two variables.
 //!
 //! | program | role | port |

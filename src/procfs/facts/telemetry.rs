@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! NIXL's telemetry settings in the environment of a process, and which of them hide the telemetry. For `--check` only.
 
 use crate::procfs::facts::environ::Environ;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 use super::*;
 use crate::procfs::process_scan::ScanRequest;
 use crate::procfs::scan_threads::ScanContext;

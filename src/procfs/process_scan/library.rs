@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Libraries of NIXL among the mappings of a process. They show whether the process can transfer data.
 //!
 //! A process counts once a NIXL backend is mapped (`libplugin_UCX.so`). libnixl alone says little: vLLM's API server and

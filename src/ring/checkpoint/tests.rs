@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 use super::*;
 use crate::ring::layout::{CAPACITY, Header, Layout, VERSIONS, WRITE_POS};
 use crate::shm::ReadWord;

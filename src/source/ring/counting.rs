@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Exactly-once counting of the events of a ring that this process drains, whatever its producer, other readers and kills do
 //! meanwhile.
 //!

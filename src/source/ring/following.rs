@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Counting of the events of a ring without releasing them: another process drains it, or it may not be written to.
 
 use super::super::TrackedFile;

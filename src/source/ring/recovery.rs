@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! Recovery: acts on the verdict about a batch whose slots may not have been released, and begins with a ring again.
 //!
 //! `Checkpoint::decide` in `src/ring/checkpoint.rs` decides what became of the batch. Begin with `RingReader::recover`.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 use super::*;
 use EventType::{
     EventsDropped, MemoryRegistered, NotFound, RxBytes, RxRequests, TxBytes, TxRequests,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! One part of a window: counts by bucket, from its smallest to its largest bucket.
 
 use crate::stats::scale::{self, Scaled};
