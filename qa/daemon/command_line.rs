@@ -53,7 +53,7 @@ fn check_lists_rings_writers_and_problems() {
     home.configure("[nixl]\nretain = 5\n");
     let (status, output) = home.check();
     assert!(
-        status == 1 && output.contains("problem: ") && output.contains("nixl.conf:2: retain: "),
+        status == 1 && output.contains("problem: ") && output.contains("nixl.conf:2: retain = 5: "),
         "{output}"
     );
     // Two files that are not a problem: the format of the Python PMDA, and a segment that a killed UCX leaves.

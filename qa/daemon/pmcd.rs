@@ -206,7 +206,7 @@ fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
     );
     let why = error();
     assert!(
-        why.contains("nixl.conf:2: drain_interval: write a time from 1ms to 1s"),
+        why.contains("nixl.conf:2: drain_interval = 5: write a time from 1ms to 1s"),
         "{why}"
     );
     assert!(
@@ -280,7 +280,7 @@ fn invalid_configuration_at_the_start_does_not_end_the_daemon() {
     let pmcd = Pmcd::start(&home);
     let why = text_of(pmcd.tool("pminfo"), &["-f", "nixl.control.config_error"]);
     assert!(
-        why.contains("nixl.conf:2: owner: unknown field `owner`"),
+        why.contains(r#"nixl.conf:2: owner = ["root"]: unknown key `owner`"#),
         "{why}"
     );
     assert!(pmcd.values("nixl.transfer.tx_bytes").is_empty());

@@ -8,6 +8,9 @@ use crate::error::ConfigError;
 use serde::Deserialize;
 use std::path::Path;
 
+/// Longest line that an error shows, in bytes.
+const MAX_SHOWN: usize = 120;
+
 /// Structure of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,7 +37,7 @@ pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
     let text = converted.as_deref().unwrap_or(text);
     let file: ConfigFile = toml::from_str(text).map_err(|err| {
         let at = err.span().map_or(0, |span| span.start.min(text.len()));
-        value_error(path, text, at, err.message())
+        line_error(path, text, at, err.message())
     })?;
     loaded.config = file.nixl;
     if loaded.config.containers {
@@ -47,26 +50,59 @@ pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
     if loaded.config.telemetry_dir.is_empty() && loaded.config.multiproc_dir.is_empty() {
         let message = "an empty list finds no agent unless multiproc_dir names a directory; name at least one";
         let at = text.find("telemetry_dir").unwrap_or(0);
-        return Err(value_error(path, text, at, message));
+        return Err(line_error(path, text, at, message));
     }
     Ok(loaded)
 }
 
 /// Returns the error for a mistake at a byte of the text. The message is one line without control characters.
-fn value_error(path: &Path, text: &str, at: usize, message: &str) -> ConfigError {
-    let line = text.as_bytes()[..at]
-        .iter()
-        .filter(|&&byte| byte == b'\n')
-        .count();
-    let setting = text.lines().nth(line).and_then(|line| line.split_once('='));
-    let key = setting.map(|(key, _)| key.trim());
-    let message = match key.filter(|key| ini::is_bare(key)) {
-        Some(key) => format!("{key}: {message}"),
-        None => message.to_owned(),
+fn line_error(path: &Path, text: &str, at: usize, message: &str) -> ConfigError {
+    let before = text.as_bytes()[..at].iter();
+    let index = before.filter(|&&byte| byte == b'\n').count();
+    let line = text.lines().nth(index).unwrap_or_default().trim();
+    let (key, value) = line.split_once('=').unwrap_or((line, ""));
+    // A comment of an INI file begins with a semicolon.
+    let value = value.split(['#', ';']).next().unwrap_or_default().trim();
+    let has_quotes = value.is_empty() || value.starts_with(['"', '\'', '[', '{']);
+    let message = match has_quotes || line.parse::<toml::Table>().is_ok() {
+        true => in_words_of_the_page(message),
+        false => remedy_without_quotes(key.trim(), value),
+    };
+    // A list may go on in the next lines.
+    let setting = match line.len() > MAX_SHOWN || line.ends_with(['[', ',']) {
+        true => key.trim(),
+        false => line,
     };
     ConfigError::Value {
         path: path.into(),
-        line: line + 1,
-        message: message.replace(char::is_control, " "),
+        line: index + 1,
+        message: format!("{setting}: {message}").replace(char::is_control, " "),
     }
+}
+
+/// Returns what to write in place of a value without quotes that is not TOML.
+fn remedy_without_quotes(key: &str, value: &str) -> String {
+    let line = format!("{key} = {}", toml::Value::from(value));
+    match toml::from_str::<ConfigFile>(&format!("[nixl]\n{line}\n")) {
+        Ok(_) => format!("write its value in quotes: {line}"),
+        Err(err) => in_words_of_the_page(err.message()),
+    }
+}
+
+/// Returns an error message of serde in the words of nixl.conf(5), without a key of 0.1.0.
+fn in_words_of_the_page(message: &str) -> String {
+    [
+        ("expected a boolean", "write true or false, without quotes"),
+        ("expected a string", "write it in quotes"),
+        ("expected a sequence", "write a list, such as [10, 100]"),
+        ("expected u64", "write numbers without quotes"),
+        ("unknown field", "unknown key"),
+        ("`containers`, ", ""),
+        (", expected one of", "; the keys are"),
+        ("expected `nixl`", "write [nixl] once, above all keys"),
+    ]
+    .iter()
+    .fold(message.to_owned(), |text, (from, to)| {
+        text.replacen(from, to, 1)
+    })
 }

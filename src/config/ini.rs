@@ -41,12 +41,6 @@ pub fn convert(text: &str) -> Option<String> {
     has_settings.then_some(toml)
 }
 
-/// True if a key needs no quotes in TOML.
-pub(super) fn is_bare(key: &str) -> bool {
-    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-    !key.is_empty() && key.bytes().all(is_allowed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -109,12 +109,12 @@ fn directories_are_a_path_or_a_list_with_patterns_and_labels() {
 fn message_about_a_file_has_no_control_characters() {
     let message = err("[nixl]\n\"a\\nb\\u001b[2J\" = 1\n");
     assert!(
-        message.starts_with("nixl.conf:2: unknown field `a b [2J`"),
+        message.contains(" = 1: unknown key `a b [2J`; the keys are"),
         "{message:?}"
     );
     let message = err("[nixl]\ntelemetry_dir = /a\n\u{1b}c = 1\n");
     assert!(
-        message.starts_with("nixl.conf:2: telemetry_dir: ") && !message.contains('\u{1b}'),
+        message.starts_with("nixl.conf:2: telemetry_dir = /a: ") && !message.contains('\u{1b}'),
         "{message:?}"
     );
 }
@@ -124,47 +124,47 @@ fn errors_name_file_line_key_and_remedy() {
     let cases = [
         (
             "[nixl]\nuser = \"nosuchuser\"\n",
-            "nixl.conf:2: user: no user \"nosuchuser\" on this host; name one that",
+            "nixl.conf:2: user = \"nosuchuser\": no user \"nosuchuser\" on this host; name one that",
         ),
         (
             "[nixl]\n\ndrain_interval = 50\n",
-            "nixl.conf:3: drain_interval: write a time from 1ms to 1s in quotes and with its unit",
+            "nixl.conf:3: drain_interval = 50: write a time from 1ms to 1s in quotes and with its unit",
         ),
         (
             "[nixl]\ndrain_interval = \"5s\"\n",
-            "nixl.conf:2: drain_interval: write a time from 1ms to 1s in quotes",
+            "nixl.conf:2: drain_interval = \"5s\": write a time from 1ms to 1s in quotes",
         ),
         (
             "[nixl]\ndrain_interval = \"0ms\"\n",
-            "nixl.conf:2: drain_interval: write a time from 1ms to 1s in quotes",
+            "nixl.conf:2: drain_interval = \"0ms\": write a time from 1ms to 1s in quotes",
         ),
         (
             "[nixl]\nretain = \"long\"\n",
-            "nixl.conf:2: retain: write a time from 0s to 7days in quotes and with its unit, such as \"7days\"",
+            "nixl.conf:2: retain = \"long\": write a time from 0s to 7days in quotes and with its unit, such as \"7days\"",
         ),
         (
             "[nixl]\nmax_agents = \"5\"\n",
-            "nixl.conf:2: max_agents: write a number from 1 to 100000, without quotes",
+            "nixl.conf:2: max_agents = \"5\": write a number from 1 to 100000, without quotes",
         ),
         (
             "[nixl]\nmax_agent = 5\nretane = 7\n",
-            "nixl.conf:2: max_agent: unknown field `max_agent`, expected one of",
+            "nixl.conf:2: max_agent = 5: unknown key `max_agent`; the keys are `user`, `telemetry_dir`",
         ),
         (
             "[nixl]\nowners = \"root\"\n",
-            "nixl.conf:2: owners: write a list of user names",
+            "nixl.conf:2: owners = \"root\": write a list of user names",
         ),
         (
             "[nixl]\nmax_agents = 0\n",
-            "nixl.conf:2: max_agents: write a number from 1 to 100000",
+            "nixl.conf:2: max_agents = 0: write a number from 1 to 100000",
         ),
         (
             "[nixl]\nmax_capacity = -1\n",
-            "nixl.conf:2: max_capacity: write a number from 1 to 1099511627776",
+            "nixl.conf:2: max_capacity = -1: write a number from 1 to 1099511627776",
         ),
         (
             "[nixl]\ntelemetry_dir = \"tmp\"\n",
-            "nixl.conf:2: telemetry_dir: \"tmp\" is not an absolute path; begin it with /",
+            "nixl.conf:2: telemetry_dir = \"tmp\": \"tmp\" is not an absolute path; begin it with /",
         ),
         (
             "[nixl]\ntelemetry_dir = [\n  \"/a\",\n  7,\n]\n",
@@ -172,51 +172,71 @@ fn errors_name_file_line_key_and_remedy() {
         ),
         (
             "[nixl]\ntelemetry_dir = \"/a/[\"\n",
-            "nixl.conf:2: telemetry_dir: \"/a/[\" is not a valid pattern",
+            "nixl.conf:2: telemetry_dir = \"/a/[\": \"/a/[\" is not a valid pattern",
         ),
         (
             "[nixl]\ntelemetry_dir = \"/a/**/b\"\n",
-            "nixl.conf:2: telemetry_dir: \"/a/**/b\" contains **, which is not supported",
+            "nixl.conf:2: telemetry_dir = \"/a/**/b\": \"/a/**/b\" contains **, which is not supported",
         ),
         (
             "[nixl]\ntelemetry_dir = []\n",
-            "nixl.conf:2: telemetry_dir: an empty list finds no agent unless",
+            "nixl.conf:2: telemetry_dir = []: an empty list finds no agent unless",
         ),
         (
             "[nixl]\ncontainers = \"yes\"\n",
-            "nixl.conf:2: containers: invalid type: string \"yes\", expected a boolean",
+            "nixl.conf:2: containers = \"yes\": invalid type: string \"yes\", write true or false, without quotes",
         ),
         (
             "[nixl]\nowners = []\n",
-            "nixl.conf:2: owners: write a list of user names in quotes and user ids",
+            "nixl.conf:2: owners = []: write a list of user names in quotes and user ids",
         ),
         (
             "[nixl]\nowners = [1000, 4294967295]\n",
-            "nixl.conf:2: owners: 4294967295 is not a user id; write ids below it",
+            "nixl.conf:2: owners = [1000, 4294967295]: 4294967295 is not a user id; write ids below it",
         ),
         (
             "[nixl]\nowners = [-1]\n",
-            "nixl.conf:2: owners: write a list of user names in quotes and user ids",
+            "nixl.conf:2: owners = [-1]: write a list of user names in quotes and user ids",
         ),
         (
             "[nixl]\ntelemetry_dir = { path = \"/a\", label = \"x y\" }\n",
-            "nixl.conf:2: telemetry_dir: label \"x y\" is not",
+            "nixl.conf:2: telemetry_dir = { path = \"/a\", label = \"x y\" }: label \"x y\" is not",
         ),
         (
             "[nixl]\ntelemtry_dir = \"/a\"\n",
-            "nixl.conf:2: telemtry_dir: unknown field `telemtry_dir`, expected one of `user`, `telemetry_dir`",
+            "nixl.conf:2: telemtry_dir = \"/a\": unknown key `telemtry_dir`; the keys are `user`, `telemetry_dir`",
         ),
         (
             "[nixl]\nowners = [1]\nretain\n",
-            "nixl.conf:3: key with no value",
+            "nixl.conf:3: retain: key with no value",
         ),
         (
             "[nxil]\n",
-            "nixl.conf:1: unknown field `nxil`, expected `nixl`",
+            "nixl.conf:1: [nxil]: unknown key `nxil`, write [nixl] once, above all keys",
+        ),
+        (
+            "# rings\nobserve = true\n",
+            "nixl.conf:2: observe = true: unknown key `observe`, write [nixl] once, above all keys",
+        ),
+        (
+            "retain = \"1min\"\n[nixl]\n",
+            "nixl.conf:1: retain = \"1min\": unknown key `retain`, write [nixl] once, above all keys",
+        ),
+        (
+            "[nixl]\nobserve = \"yes\"\n",
+            "nixl.conf:2: observe = \"yes\": invalid type: string \"yes\", write true or false, without quotes",
+        ),
+        (
+            "[nixl]\npod_logs = 5\n",
+            "nixl.conf:2: pod_logs = 5: invalid type: integer `5`, write it in quotes",
+        ),
+        (
+            "[nixl]\nhistogram_buckets_us = \"10\"\n",
+            "nixl.conf:2: histogram_buckets_us = \"10\": invalid type: string \"10\", write a list, such as",
         ),
         (
             "[nixl]\nretain = \"10min\n",
-            "nixl.conf:2: retain: invalid basic string",
+            "nixl.conf:2: retain = \"10min: invalid basic string",
         ),
     ];
     for (text, expected) in cases {
@@ -252,27 +272,46 @@ fn file_of_the_python_pmda_loads_with_a_warning_in_toml() {
 }
 
 #[test]
-fn unquoted_value_outside_python_format_is_an_error_at_its_line() {
+fn unquoted_value_is_an_error_with_what_the_key_accepts() {
     for (text, expected) in [
         (
             "user = root\nusr = nobody",
-            "2: user: string values must be quoted",
+            "2: user = root: write its value in quotes: user = \"root\"",
         ),
-        ("user = \"root\"\nidle_after = 2min", "3: idle_after: "),
         (
-            "user = root\nobserve = true",
-            "2: user: string values must be quoted",
+            "user = \"root\"\nidle_after = 2min",
+            "3: idle_after = 2min: write its value in quotes: idle_after = \"2min\"",
         ),
-        ("owners = root", "2: owners: string values must be quoted"),
+        (
+            "observe = yes # for now",
+            "2: observe = yes # for now: invalid type: string \"yes\", write true or false, without quotes",
+        ),
+        (
+            "max_agents = many",
+            "2: max_agents = many: write a number from 1 to 100000, without quotes",
+        ),
+        (
+            "owners = root",
+            "2: owners = root: write a list of user names in quotes",
+        ),
+        (
+            "usr = root",
+            "2: usr = root: unknown key `usr`; the keys are `user`",
+        ),
         (
             "\ntelemetry_dir = /a # rings",
-            "3: telemetry_dir: string values must be quoted",
+            "3: telemetry_dir = /a # rings: write its value in quotes: telemetry_dir = \"/a\"",
         ),
         (
             "telemetry_dir = /a\t;rings",
-            "2: telemetry_dir: string values must be quoted",
+            "2: telemetry_dir = /a ;rings: write its value in quotes: telemetry_dir = \"/a\"",
         ),
         ("# a\rtelemetry_dir = /a\nuser = root", "2: "),
+        // The value is TOML, and the mistake is another one.
+        (
+            "max_agents = 5\nmax_agents = 6",
+            "3: max_agents = 6: duplicate key",
+        ),
     ] {
         let message = err(&format!("[nixl]\n{text}\n"));
         let expected = format!("nixl.conf:{expected}");
@@ -284,10 +323,17 @@ fn unquoted_value_outside_python_format_is_an_error_at_its_line() {
 }
 
 #[test]
+fn error_about_an_unknown_key_lists_no_removed_key() {
+    let message = err("[nixl]\nretane = 5\n");
+    assert!(message.contains("`proc_facts`, `pod_logs`"), "{message}");
+    assert!(!message.contains("containers"), "{message}");
+}
+
+#[test]
 fn wrong_value_in_python_format_is_an_error_at_its_line() {
     assert!(
         err("[nixl]\n# x\nuser = nosuchuser\n")
-            .starts_with("nixl.conf:3: user: no user \"nosuchuser\"")
+            .starts_with("nixl.conf:3: user = \"nosuchuser\": no user \"nosuchuser\"")
     );
 }
 

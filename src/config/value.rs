@@ -141,14 +141,14 @@ pub(super) fn directory(
                 ));
             }
             glob::Pattern::new(component)
-                .map_err(|err| format!("{path:?} is not a valid pattern: {err}"))?;
+                .map_err(|err| format!("{path:?} is not a valid pattern: {err}; correct it"))?;
         }
     }
     if let Some(label) = &label {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
         if label.is_empty() || label.len() > 64 || !label.bytes().all(allowed) {
             return Err(format!(
-                "label {label:?} is not 1 to 64 letters, digits, '_', '.' or '-'"
+                "label {label:?} is not 1 to 64 letters, digits, '_', '.' or '-'; write another"
             ));
         }
     }
