@@ -27,8 +27,8 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(3600);
 const MIN_SAVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Smallest number of ids to reserve.
 const MIN_RESERVED: u32 = 64;
-/// Consequence of a failed write, for the log.
-const WRITE_FAILED: &str = "until it can be written, instance ids do not outlive the host";
+/// What to do about a failed write, and its consequence, for the log.
+const WRITE_FAILED: &str = "make space, or give its directory to the user that pmdanixl runs as; until it can be written, instance ids do not outlive the host";
 
 /// Ids of names without an agent, the next id, and the id file.
 #[derive(Debug, Default)]
@@ -85,9 +85,8 @@ impl Ids {
                 self.is_read = true;
             }
             Err(err) => {
-                let until =
-                    "until it can be read, agents may get new instance ids, and none is saved";
-                self.log_result(Err(err), until);
+                let remedy = "remove what is not a file of instance ids, or give the file to the user that pmdanixl runs as; until it can be read, agents may get new instance ids, and none is saved";
+                self.log_result(Err(err), remedy);
             }
         }
     }
@@ -225,13 +224,15 @@ impl Ids {
         }
     }
 
-    /// Logs the first failure after a success, and the first success after a failure. `until` is the consequence of a
-    /// failure.
-    fn log_result(&mut self, done: io::Result<()>, until: &str) {
+    /// Logs the first failure after a success, and the first success after a failure. `remedy` has what to do about a failure, and
+    /// its consequence.
+    fn log_result(&mut self, done: io::Result<()>, remedy: &str) {
         let path = self.path.display();
         match &done {
             Ok(()) if self.has_failed => tracing::info!("{path}: instance ids are saved again"),
-            Err(err) if !self.has_failed => tracing::warn!("{path}: {err}; {until}"),
+            Err(err) if !self.has_failed => {
+                tracing::warn!("{path}: the file of instance ids cannot be used: {err}; {remedy}");
+            }
             _ => {}
         }
         self.has_failed = done.is_err();

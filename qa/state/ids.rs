@@ -61,8 +61,8 @@ fn unreadable_id_file_is_kept_and_read_later() {
     let [first] = ids(&pmcd, ["a"]);
     let file = pmcd.path(FILE);
     wait_for("the reason is logged", || {
-        let said =
-            "not a regular file, or one with several hard links; remove it; until it can be read";
+        let said = "39.0: the file of instance ids cannot be used: not a regular file, or one with several hard links; \
+                    remove what is not a file of instance ids, or give the file to the user that pmdanixl runs as; until it can be read";
         pmcd.log().contains(said).then_some(())
     });
     assert_eq!(fs::read_to_string(&kept).expect("there"), text);
@@ -95,7 +95,10 @@ fn unwritable_id_file_is_written_later() {
     assert!(a > 70, "{a}");
     let file = pmcd.path(FILE);
     wait_for("the reason is logged", || {
-        pmcd.log().contains("until it can be written").then_some(())
+        let said = "; make space, or give its directory to the user that pmdanixl runs as; until it can be written";
+        let log = pmcd.log();
+        let is_said = log.contains("39.0: the file of instance ids cannot be used: ");
+        (is_said && log.contains(said)).then_some(())
     });
     assert_eq!(fs::read_to_string(&file).expect("there"), text, "unchanged");
     fs::remove_dir(file.with_extension("0.new")).expect("empty");

@@ -54,7 +54,7 @@ impl Server {
             Err(err) if self.journal.has_totals() && self.is_patient() => {
                 if !matches!(self.phase, Phase::Unreadable { .. }) {
                     tracing::warn!(
-                        "{shown}: {err}; it has totals, and no ring is drained until it can be read, for a minute at most"
+                        "{shown}: the state file cannot be used: {err}; it has totals, and no ring is drained until it can be read, for a minute at most"
                     );
                     let since = Instant::now();
                     self.phase = Phase::Unreadable { since };
@@ -62,7 +62,9 @@ impl Server {
                 return false;
             }
             Err(err) => {
-                tracing::warn!("{shown}: {err}; totals begin at zero after a restart of pmdanixl");
+                tracing::warn!(
+                    "{shown}: the state file cannot be used: {err}; totals begin at zero after a restart of pmdanixl"
+                );
             }
         }
         let journal = std::mem::take(&mut self.journal);
