@@ -2,14 +2,14 @@
 
 //! `pmdanixl --check`: prints what the daemon would do with each file. Needs no pmcd and consumes no event.
 
-use crate::base::file::{FileFacts, FileId};
+use crate::base::file::FileId;
 use crate::check::silent::NixlProcesses;
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, LoadedConfig};
 use crate::discovery::directory::{self, Directory};
 use crate::discovery::name;
 use crate::discovery::scan::{Found, Scanner, is_starting};
-use crate::error::{ConfigError, Rejection};
+use crate::error::ConfigError;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::ScanThreads;
 use crate::rights;
@@ -33,6 +33,17 @@ mod tmpfs;
 /// Time of one piece of the scan. The scan takes as many pieces as it needs.
 const PIECE: Duration = Duration::from_secs(1);
 
+/// Beginning of a line that needs action. With such a line the exit status is 1.
+const PROBLEM: &str = "problem: ";
+
+/// Line below a directory: about a file, or why the directory cannot be scanned.
+#[derive(Debug, Default)]
+struct Line {
+    /// [`PROBLEM`] or nothing.
+    level: &'static str,
+    text: String,
+}
+
 /// Result of the check, for its last line and the exit status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
@@ -42,7 +53,7 @@ pub struct Summary {
     pub stores: usize,
     /// Files that would be rejected.
     pub rejected: usize,
-    /// Problems: reasons why telemetry is missing.
+    /// Lines that begin with [`PROBLEM`].
     pub problems: usize,
     /// Processes that use NIXL and write to none of these rings and stores.
     pub silent: usize,
@@ -59,7 +70,7 @@ pub struct Summary {
 impl Summary {
     fn problem(&mut self, out: &mut impl Write, problem: impl Display) -> io::Result<()> {
         self.problems += 1;
-        writeln!(out, "problem: {problem}")
+        writeln!(out, "{PROBLEM}{problem}")
     }
 }
 
@@ -192,27 +203,33 @@ fn scan(
     }
     let (mut directories, mut left_out) = (Vec::new(), 0);
     for (directory, _) in directory::expand(config) {
-        let path = &directory.path;
-        if let Err(errno) = directory.open() {
-            writeln!(out, "directory {}", path.display())?;
-            summary.problems += 1;
-            let why = directory::open_error(errno);
-            let remedy = match errno {
-                Errno::ENOENT => "; make it, or correct telemetry_dir",
-                _ => "",
-            };
-            writeln!(out, "  problem: cannot be scanned: {why}{remedy}")?;
-        } else if scanner.directory(path).is_some() {
-            writeln!(out, "directory {}", path.display())?;
-            let mut files = files.remove(path).unwrap_or_default();
-            files.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-            for found in files {
-                check_file(found, &mut scanner, process_scan, summary, out)?;
+        let lines = match directory.open() {
+            Err(errno) => {
+                let why = directory::open_error(errno);
+                let remedy = match errno {
+                    Errno::ENOENT => "; make it, or correct telemetry_dir",
+                    _ => "",
+                };
+                let text = format!("cannot be scanned: {why}{remedy}");
+                let level = PROBLEM;
+                vec![Line { level, text }]
             }
-        } else {
+            Ok(_) if scanner.directory(&directory.path).is_some() => {
+                let mut files = files.remove(&directory.path).unwrap_or_default();
+                files.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+                let line = |found| check_file(found, &mut scanner, process_scan, summary);
+                files.into_iter().map(line).collect()
+            }
             // max_directories was reached before this directory.
-            left_out += 1;
-            continue;
+            Ok(_) => {
+                left_out += 1;
+                continue;
+            }
+        };
+        writeln!(out, "directory {}", directory.path.display())?;
+        for Line { level, text } in lines {
+            summary.problems += usize::from(level == PROBLEM);
+            writeln!(out, "  {level}{text}")?;
         }
         directories.push(directory);
     }
@@ -229,35 +246,32 @@ fn scan(
     Ok(directories)
 }
 
+/// Opens a file, and counts it in `summary`.
 fn check_file(
     mut found: Found,
     scanner: &mut Scanner,
     process_scan: &ProcessScan,
     summary: &mut Summary,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let line = match scanner.open(&mut found) {
+) -> Line {
+    let mut line = Line {
+        text: format!("{}: ", name::printable(&found.name)),
+        ..Line::default()
+    };
+    match scanner.open(&mut found) {
         Ok(opened) => {
             let path = found.directory.path.join(&found.name);
-            file::describe(&opened, &path, process_scan, summary)
+            file::describe(&opened, &path, process_scan, summary, &mut line);
         }
         Err(rejection) => {
             summary.rejected += 1;
-            summary.problems += usize::from(is_problem(&found.facts, &rejection));
-            format!("rejected: {rejection}")
+            line.text.push_str(&format!("rejected: {rejection}"));
+            // The log has a warning of such a file.
+            if rejection.concerns_a_ring() && !is_starting(&found.facts, &rejection) {
+                line.level = PROBLEM;
+            }
         }
-    };
-    writeln!(out, "  {}: {line}", name::printable(&found.name))
-}
-
-/// True if a rejection probably hides an agent. False if the file is unrelated.
-fn is_problem(facts: &FileFacts, rejection: &Rejection) -> bool {
-    let is_silent = match rejection {
-        Rejection::NoReadAccess { .. } => true,
-        Rejection::Uninitialised { .. } => !is_starting(facts, rejection),
-        _ => rejection.is_unsupported(),
-    };
-    is_silent && rejection.concerns_a_ring()
+    }
+    line
 }
 
 /// Returns the advice to run as root, or nothing if the process is root.
@@ -265,33 +279,5 @@ fn as_root() -> &'static str {
     match geteuid().is_root() {
         true => "",
         false => "; run as root",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uninitialised_ring_is_a_problem_when_it_is_old() {
-        let file = tempfile::tempfile().expect("a temporary file");
-        let young = FileFacts::new(&nix::sys::stat::fstat(&file).expect("open"));
-        let mut old = young;
-        old.changed = (1, 0);
-        for (rejection, facts, expected) in [
-            (Rejection::Uninitialised { full: None }, &young, false),
-            (Rejection::Uninitialised { full: None }, &old, true),
-            (Rejection::Blank { size: 4096 }, &old, false),
-            (
-                Rejection::Unsupported {
-                    version: 5,
-                    newest: 4,
-                },
-                &old,
-                true,
-            ),
-        ] {
-            assert_eq!(is_problem(facts, &rejection), expected, "{rejection}");
-        }
     }
 }

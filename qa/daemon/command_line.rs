@@ -74,6 +74,47 @@ fn check_lists_rings_writers_and_problems() {
     );
 }
 
+/// Lines of `--check` that begin with `problem:`.
+fn problems(output: &str) -> Vec<&str> {
+    let lines = output.lines().map(str::trim_start);
+    lines.filter(|line| line.starts_with("problem: ")).collect()
+}
+
+#[test]
+fn check_begins_each_line_that_needs_action_with_problem() {
+    let home = Home::new();
+    let rings = home.rings();
+    fs::write(home.ring("notes"), "no ring").expect("written");
+    for slots in [8, 16] {
+        let name = home.ring(format!("of-{slots}"));
+        drop(RingWriter::create(&name, Layout::V4, slots).expect("a ring"));
+    }
+    home.configure(&format!(
+        "[nixl]\ntelemetry_dir = [{rings:?}, \"/none/such\"]\nmax_capacity = 8\n"
+    ));
+    let (status, output) = home.check();
+    let [large, missing] = problems(&output)[..] else {
+        panic!("{output}");
+    };
+    assert!(
+        missing.starts_with("problem: cannot be scanned: ENOENT"),
+        "{output}"
+    );
+    assert!(
+        large.starts_with(
+            "problem: of-16: refused: has 16 slots, and max_capacity is 8; raise that"
+        ),
+        "{output}"
+    );
+    assert!(status == 1 && output.contains(" 2 problems"), "{output}");
+    home.set("max_capacity = 16");
+    let (status, output) = home.check();
+    assert!(
+        status == 0 && problems(&output).is_empty() && output.contains(" 0 problems"),
+        "{output}"
+    );
+}
+
 #[test]
 fn check_lists_the_nixl_lock_idle_rings_and_rejected_links() {
     needs_root();

@@ -2,7 +2,7 @@
 
 //! `--check`: the line of a ring or a store.
 
-use super::Summary;
+use super::{Line, PROBLEM, Summary};
 use crate::discovery::name;
 use crate::discovery::scan::Opened;
 use crate::procfs::process::{self, Holder};
@@ -14,20 +14,21 @@ use crate::store;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Counts a file in `summary`. Returns its line, such as `ring v4, 4096 events, 12 pending, written by pid 4242
-/// (python3) user dynamo`.
+/// Counts a file in `summary`, and describes it in its line, such as `worker: ring v4, 4096 events, 12 pending, written
+/// by pid 4242 (python3) user dynamo`.
 pub fn describe(
     opened: &Opened,
     path: &Path,
     process_scan: &ProcessScan,
     summary: &mut Summary,
-) -> String {
+    line: &mut Line,
+) {
     let id = match opened {
         Opened::Ring(candidate) => candidate.facts.id,
         Opened::Store(candidate) => candidate.facts.id,
     };
     if !summary.seen.insert(id) {
-        return "the same file by another path".into();
+        return line.text.push_str("the same file by another path");
     }
     let all = process_scan.processes_of(id, path).into_iter();
     let (daemons, writers): (Vec<_>, Vec<_>) =
@@ -41,21 +42,26 @@ pub fn describe(
     let pids = writers.iter().map(|writer| writer.id.pid);
     summary.writers.extend(pids);
     match opened {
-        Opened::Ring(candidate) => describe_ring(candidate, &daemons, &writers, &written, summary),
-        Opened::Store(candidate) => describe_store(candidate, &written, summary),
+        Opened::Ring(candidate) => {
+            describe_ring(candidate, &daemons, &writers, &written, summary, line);
+        }
+        Opened::Store(candidate) => describe_store(candidate, &written, summary, line),
     }
 }
 
-/// Returns a line such as `store of agent "worker", 18 bounds, local rank "0", written by pid 4242 (python3) user
+/// Describes a store, such as `store of agent "worker", 18 bounds, local rank "0", written by pid 4242 (python3) user
 /// dynamo`.
 fn describe_store(
     candidate: &store::StoreCandidate,
     written: &str,
     summary: &mut Summary,
-) -> String {
+    line: &mut Line,
+) {
     let description = &candidate.description;
     let bounds = description.bounds.bucket_count() - 1;
-    let mut text = format!("store of agent {:?}, {bounds} bounds", description.agent);
+    let agent = &description.agent;
+    let text = &mut line.text;
+    text.push_str(&format!("store of agent {agent:?}, {bounds} bounds"));
     if !description.rank.is_empty() {
         text.push_str(&format!(", local rank {:?}", description.rank));
     }
@@ -68,23 +74,23 @@ fn describe_store(
     });
     summary.stores += 1;
     summary.wanted += usize::from(held != Holder::Absent);
-    text
 }
 
-/// Returns a line such as `ring v4, 4096 events, 12 pending, no writer seen`.
+/// Describes a ring, such as `ring v4, 4096 events, 12 pending, no writer seen`.
 fn describe_ring(
     candidate: &RingCandidate,
     daemons: &[&MappingProcess],
     writers: &[&MappingProcess],
     written: &str,
     summary: &mut Summary,
-) -> String {
+    line: &mut Line,
+) {
     let (layout, header) = (candidate.layout, &candidate.header);
     let (capacity, pending) = (header.capacity, header.pending());
-    let mut text = format!(
-        "ring {}, {capacity} events, {pending} pending",
-        layout.name()
-    );
+    let (text, version) = (&mut line.text, layout.name());
+    text.push_str(&format!(
+        "ring {version}, {capacity} events, {pending} pending"
+    ));
     let is_unused = is_unused(candidate);
     if is_unused {
         text.push_str(", never had an event");
@@ -101,7 +107,7 @@ fn describe_ring(
         let agents = writers.iter().copied();
         let agents = agents.filter(|process| process.is_agent() && process.id.is_running());
         if topmost(&Vec::from_iter(agents)).len() > 1 {
-            summary.problems += 1;
+            line.level = PROBLEM;
             text.push_str(
                 ": several processes must not use one ring; give each agent a name or a directory of its own, and end other programs that drain it",
             );
@@ -118,7 +124,7 @@ fn describe_ring(
         Access::FollowOnly => text.push_str(", only followed"),
         // The process with the lock is a daemon. It may have rights that this check does not have.
         Access::Denied(errno) if !is_locked => {
-            summary.problems += 1;
+            line.level = PROBLEM;
             text.push_str(&format!(
                 ", may not be written to ({errno}) and is only followed; run as root or as the user of its agent"
             ));
@@ -127,7 +133,6 @@ fn describe_ring(
     }
     summary.rings += 1;
     summary.wanted += usize::from(pending > 0 || !writers.is_empty());
-    text
 }
 
 /// True if no event was ever written to the ring.
