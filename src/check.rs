@@ -13,8 +13,7 @@ use crate::error::ConfigError;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::ScanThreads;
 use crate::rights;
-use crate::rights::confine::OwnPaths;
-use nix::errno::Errno;
+use crate::rights::confine::OwnPlaces;
 use nix::unistd::geteuid;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -144,7 +143,7 @@ pub fn run(
     summary.silent = nixl_processes.report(&summary.writers, &directories, out)?;
     if summary.wanted > config.max_agents {
         let problem = format!(
-            "{} rings are in use, but max_agents is {}",
+            "{} rings and stores are in use, but max_agents is {}; raise it in nixl.conf",
             summary.wanted, config.max_agents
         );
         summary.problem(out, problem)?;
@@ -184,9 +183,7 @@ fn scan(
 ) -> io::Result<Vec<Directory>> {
     for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
         if directory::has_no_match(pattern) {
-            let why = directory::prefix_error(pattern).map(directory::open_error);
-            let why = why.map_or(String::new(), |why| format!(": {why}"));
-            writeln!(out, "note: {} matches no directory{why}", pattern.path)?;
+            writeln!(out, "note: {} matches no directory", pattern.path)?;
         }
     }
     let mut scanner = Scanner::new(config.clone());
@@ -205,12 +202,7 @@ fn scan(
     for (directory, _) in directory::expand(config) {
         let lines = match directory.open() {
             Err(errno) => {
-                let why = directory::open_error(errno);
-                let remedy = match errno {
-                    Errno::ENOENT => "; make it, or correct telemetry_dir",
-                    _ => "",
-                };
-                let text = format!("cannot be scanned: {why}{remedy}");
+                let text = format!("cannot be scanned: {}", directory::open_error(errno));
                 let level = PROBLEM;
                 vec![Line { level, text }]
             }
@@ -234,11 +226,12 @@ fn scan(
         directories.push(directory);
     }
     if directories.is_empty() {
-        summary.problem(out, "telemetry_dir and multiproc_dir match no directory")?;
+        let problem = "telemetry_dir and multiproc_dir match no directory; make one, or correct the patterns in nixl.conf";
+        summary.problem(out, problem)?;
     }
     if left_out > 0 {
         let problem = format!(
-            "patterns match {left_out} directories more than max_directories, which is {}",
+            "patterns: {left_out} matching directories are not scanned: max_directories ({}) is reached; raise it in nixl.conf, or make the patterns narrower",
             config.max_directories
         );
         summary.problem(out, problem)?;

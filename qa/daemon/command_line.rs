@@ -116,6 +116,40 @@ fn check_begins_each_line_that_needs_action_with_problem() {
 }
 
 #[test]
+fn check_names_a_remedy_for_each_directory_it_cannot_scan() {
+    needs_root();
+    let home = Home::new();
+    fs::write(home.path("file"), "").expect("written");
+    fs::create_dir(home.path("closed")).expect("made");
+    fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
+    fs::set_permissions(home.path("closed"), PermissionsExt::from_mode(0o700)).expect("ours");
+    let paths = ["none", "none/*/nixl", "file", "closed"].map(|path| home.path(path));
+    home.configure(&format!("[nixl]\ntelemetry_dir = {paths:?}\n"));
+    let mut check = Command::new("setpriv");
+    check.args(["--reuid=65534", "--clear-groups", PMDANIXL, "--check", "-c"]);
+    let output = support::text(&support::output(check.arg(home.conf())));
+    let missing = "ENOENT: No such file or directory; make it, or correct the path in nixl.conf";
+    for (path, why) in paths.iter().zip([
+        missing,
+        missing,
+        "ENOTDIR: Not a directory; name a directory in nixl.conf",
+        "EACCES: Permission denied; let the user that pmdanixl runs as read and search it",
+    ]) {
+        let path = path.display();
+        let lines = format!("directory {path}\n  problem: cannot be scanned: {why}\n");
+        assert!(output.contains(&lines), "{lines}\n{output}");
+    }
+    assert_eq!(problems(&output).len(), 4, "{output}");
+    home.configure(&format!(
+        "[nixl]\ntelemetry_dir = \"{}/none-*\"\n",
+        home.dir().display()
+    ));
+    let (status, output) = home.check();
+    let none = "problem: telemetry_dir and multiproc_dir match no directory; make one, or correct the patterns in nixl.conf";
+    assert!(status == 1 && problems(&output) == [none], "{output}");
+}
+
+#[test]
 fn check_lists_the_nixl_lock_idle_rings_and_rejected_links() {
     needs_root();
     let home = Home::new();
@@ -139,15 +173,12 @@ fn check_lists_the_nixl_lock_idle_rings_and_rejected_links() {
     let all = PermissionsExt::from_mode(0o1777);
     fs::set_permissions(home.path("open"), all).expect("ours");
     symlink(home.dir(), home.path("open/link")).expect("made");
-    for (path, begin) in [
-        ("open/link/rings", "  problem: "),
-        ("open/link/*", "note: "),
-    ] {
+    for path in ["open/link/rings", "open/link/*"] {
         let path = home.path(path);
         home.configure(&format!("[nixl]\ntelemetry_dir = {path:?}\n"));
         let (status, output) = home.check();
         let why = "a user other than root could change a symbolic link in the path; configure the target of the link\n";
-        let is_told = |line: &str| line.starts_with(begin) && line.ends_with(why);
+        let is_told = |line: &str| line.starts_with("  problem: ") && line.ends_with(why);
         assert!(
             status == 1 && output.split_inclusive('\n').any(is_told),
             "{output}"

@@ -158,7 +158,7 @@ fn directories_of_one_user_leave_room_for_other_users() {
         "at most one descriptor for each watched directory"
     );
     let (status, said) = home.check();
-    let expected = "patterns match 286 directories more than max_directories, which is 16";
+    let expected = "problem: patterns: 286 matching directories are not scanned: max_directories (16) is reached; raise it in nixl.conf";
     assert!(status == 1 && said.contains(expected), "{said}");
 }
 

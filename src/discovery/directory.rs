@@ -82,13 +82,17 @@ impl Directory {
     }
 }
 
-/// Returns the text of an error of [`Directory::open`].
+/// Returns the text of an error of [`Directory::open`], with what to do.
 #[must_use]
 pub fn open_error(errno: Errno) -> String {
-    match errno {
-        Errno::ELOOP => "a user other than root could change a symbolic link in the path; configure the target of the link".into(),
-        errno => errno.to_string(),
-    }
+    let remedy = match errno {
+        Errno::ELOOP => return "a user other than root could change a symbolic link in the path; configure the target of the link".into(),
+        Errno::ENOENT => "; make it, or correct the path in nixl.conf",
+        Errno::EACCES => "; let the user that pmdanixl runs as read and search it",
+        Errno::ENOTDIR => "; name a directory in nixl.conf",
+        _ => "",
+    };
+    format!("{errno}{remedy}")
 }
 
 /// True if one of the configured paths or patterns names the directory. The directory need not exist.
@@ -104,16 +108,13 @@ pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
 
 /// Returns the configured directories, then those that patterns match. Each directory comes once, with all its kinds of files.
 ///
-/// The second value is the owner of a directory that a pattern matched. A pattern that cannot be expanded is left out.
+/// The second value is the owner of a directory that a pattern matched. A pattern that cannot be expanded comes as a directory.
 #[must_use]
 pub fn expand(config: &Config) -> Vec<Expanded> {
-    let found = Expansion::new(config.clone()).flatten();
-    found
-        .filter(|(directory, owner)| owner.is_some() || !directory.is_matched())
-        .collect()
+    Expansion::new(config.clone()).flatten().collect()
 }
 
-/// True if a pattern matches no directory at present.
+/// True if a pattern can be expanded and matches no directory at present.
 #[must_use]
 pub fn has_no_match(pattern: &DirectoryPattern) -> bool {
     expand(&Config {
@@ -121,12 +122,6 @@ pub fn has_no_match(pattern: &DirectoryPattern) -> bool {
         ..Config::default()
     })
     .is_empty()
-}
-
-/// Returns the error of opening the part of a pattern before its first wildcard; `None` if it can be opened.
-#[must_use]
-pub fn prefix_error(pattern: &DirectoryPattern) -> Option<Errno> {
-    walk::open(&prefix(pattern), PATH_FLAGS).err()
 }
 
 /// Returns the part of a configured path without wildcards: the whole path, or a pattern's components before the first wildcard.
