@@ -259,8 +259,13 @@ fn check_file(
             summary.rejected += 1;
             line.text.push_str(&format!("rejected: {rejection}"));
             // The log has a warning of such a file.
-            if rejection.concerns_a_ring() && !is_starting(&found.facts, &rejection) {
-                line.level = PROBLEM;
+            if rejection.concerns_a_ring() {
+                match is_starting(&found.facts, &rejection) {
+                    true => line
+                        .text
+                        .push_str("; while its agent starts, look again in 10 s"),
+                    false => line.level = PROBLEM,
+                }
             }
         }
     }

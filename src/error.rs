@@ -7,6 +7,9 @@ use crate::base::tmpfs::Space;
 use nix::errno::Errno;
 use std::path::PathBuf;
 
+/// What to do with a file that a producer has not written so.
+const DAMAGED: &str = "restart the agent that writes to it, or remove it";
+
 /// Why a file in a telemetry directory is not accepted. It costs that file and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
@@ -69,7 +72,10 @@ pub enum Rejection {
     #[error("does not have the name of a store, nixl.PID.RUN.INSTANCE.mmap")]
     Name,
     /// A size that no store of this schema has.
-    #[error("not a store of schema 1: {size} bytes, and such a store has 6800")]
+    #[error(
+        "not a store of schema 1: {size} bytes, and such a store has 6800; {}",
+        DAMAGED
+    )]
     StoreSize {
         /// Bytes of the file.
         size: u64,
@@ -99,13 +105,16 @@ pub enum Rejection {
         version: i32,
     },
     /// A capacity that is not a power of two, as NIXL's always are.
-    #[error("capacity {capacity} is not a power of two")]
+    #[error("capacity {capacity} is not a power of two; {}", DAMAGED)]
     Capacity {
         /// Capacity in the header.
         capacity: u64,
     },
     /// A file size that contradicts the header.
-    #[error("{size} bytes do not fit version {version} with {capacity} events")]
+    #[error(
+        "{size} bytes do not fit version {version} with {capacity} events; {}",
+        DAMAGED
+    )]
     Length {
         /// Version in the header.
         version: i32,
@@ -115,7 +124,7 @@ pub enum Rejection {
         size: u64,
     },
     /// A mask that is not the capacity minus one.
-    #[error("mask {mask} does not belong to capacity {capacity}")]
+    #[error("mask {mask} does not belong to capacity {capacity}; {}", DAMAGED)]
     Mask {
         /// Mask in the header.
         mask: u64,
@@ -123,7 +132,10 @@ pub enum Rejection {
         capacity: u64,
     },
     /// A position outside of the ring.
-    #[error("positions read={read_pos} write={write_pos} lie outside capacity {capacity}")]
+    #[error(
+        "positions read={read_pos} write={write_pos} lie outside capacity {capacity}; {}",
+        DAMAGED
+    )]
     Positions {
         /// Consumer's position.
         read_pos: u64,
@@ -248,16 +260,14 @@ impl Rejection {
     }
 }
 
-/// Describes what can cause an unwritten header.
+/// Describes what can cause an unwritten header, with what to do.
 fn causes(full: Option<Space>) -> String {
-    let [starting, size] = [
-        "its agent is starting",
-        "NIXL_TELEMETRY_BUFFER_SIZE is not a power of two",
-    ];
+    let unfinished = "its producer has not finished the ring, or it is a file of another kind";
+    let size = "set NIXL_TELEMETRY_BUFFER_SIZE to a power of two and start the agent again";
     match full {
-        None => format!("{starting}, or {size}"),
+        None => format!("{unfinished}; {size}, or remove the file"),
         Some(space) => format!(
-            "{starting}, {size}, or SIGBUS killed it because its tmpfs has no room for it ({space}): remove files there, or enlarge it"
+            "{unfinished}; {size}; or SIGBUS killed it because its tmpfs has no room for it ({space}): remove files there, or enlarge it"
         ),
     }
 }
