@@ -148,30 +148,21 @@ pub fn run(
         );
         summary.problem(out, problem)?;
     }
-    let [rings, rejected, problems] = [
-        (summary.rings, "ring"),
-        (summary.rejected, "file"),
-        (summary.problems, "problem"),
-    ]
-    .map(|(count, what)| plural(count, what, "s"));
-    let stores = match config.multiproc_dir.is_empty() {
-        true => String::new(),
-        false => format!("{}, ", plural(summary.stores, "store", "s")),
-    };
-    let silent = match summary.silent {
-        0 => String::new(),
-        count => format!(", {} without telemetry", plural(count, "process", "es")),
-    };
-    writeln!(
-        out,
-        "{rings}, {stores}{rejected} rejected, {problems}{silent}"
-    )?;
+    let stores = (!config.multiproc_dir.is_empty()).then_some(summary.stores);
+    let silent = Some(summary.silent).filter(|&count| count > 0);
+    let counts = [
+        (Some(summary.rings), "ring", "s", ""),
+        (stores, "store", "s", ""),
+        (Some(summary.rejected), "file", "s", " rejected"),
+        (Some(summary.problems), "problem", "s", ""),
+        (silent, "process", "es", " without telemetry"),
+    ];
+    let counts = counts.iter().filter_map(|&(count, what, ending, rest)| {
+        let (count, ending) = (count?, if count? == 1 { "" } else { ending });
+        Some(format!("{count} {what}{ending}{rest}"))
+    });
+    writeln!(out, "{}", Vec::from_iter(counts).join(", "))?;
     Ok(summary)
-}
-
-/// Returns `1 ring`, `2 rings`.
-fn plural(count: usize, what: &str, ending: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { ending })
 }
 
 /// Scans all directories as the daemon does. Returns the scanned ones.

@@ -14,29 +14,22 @@ const RECOMMENDED: &str = "/dev/shm/nixl";
 pub fn advice(config: &Config, path: &Path) -> String {
     let is_default = config.telemetry_dir == Config::default().telemetry_dir;
     let has_rings = !is_default && !config.telemetry_dir.is_empty();
-    let only_stores = !has_rings && !config.multiproc_dir.is_empty();
-    let (exporter, variable, patterns) = match only_stores {
-        true => (
-            "prometheus_mp",
-            ENVIRONMENT_VARIABLES[1],
-            &config.multiproc_dir,
-        ),
-        false => ("BUFFER", ENVIRONMENT_VARIABLES[0], &config.telemetry_dir),
-    };
-    let is_unset = is_default && !only_stores;
-    let in_file = match is_unset {
-        true => format!(
-            "set telemetry_dir = \"{RECOMMENDED}\" in {} and make that directory, and ",
-            path.display()
-        ),
-        false => String::new(),
+    let [of_rings, of_stores] = ENVIRONMENT_VARIABLES;
+    let (exporter, variable, patterns) = match has_rings || config.multiproc_dir.is_empty() {
+        true => ("BUFFER", of_rings, &config.telemetry_dir),
+        false => ("prometheus_mp", of_stores, &config.multiproc_dir),
     };
     let named = patterns.iter().find(|pattern| pattern.literal);
-    let directory = match named {
-        _ if is_unset => RECOMMENDED,
-        Some(pattern) => &pattern.path,
-        None => "(a directory that the configuration matches)",
-    };
+    let matched = "(a directory that the configuration matches)";
+    let mut directory = named.map_or(matched, |pattern| &pattern.path);
+    let mut in_file = String::new();
+    if is_default && exporter == "BUFFER" {
+        directory = RECOMMENDED;
+        in_file = format!(
+            "set telemetry_dir = \"{RECOMMENDED}\" in {} and make that directory, and ",
+            path.display()
+        );
+    }
     format!(
         "no ring or store is found: {in_file}start the applications with NIXL_TELEMETRY_ENABLE=y, NIXL_TELEMETRY_EXPORTER={exporter} and {variable}={directory}"
     )

@@ -3,7 +3,7 @@
 //! `--check`: the running daemon, found by its state file, and the differences between its configuration and that of
 //! the check.
 
-use crate::base::file::FileId;
+use crate::base::file::FileFacts;
 use crate::check::as_root;
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
@@ -16,6 +16,7 @@ use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::ProcessScan;
 use crate::procfs::scan_threads::ScanContext;
 use crate::shm;
+use nix::sys::stat::stat;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -33,14 +34,10 @@ pub fn find(
     process_scan: &ProcessScan,
     context: &ScanContext,
 ) -> Option<(ProcessId, io::Result<Setup>)> {
-    let meta = fs::metadata(state).ok()?;
-    let id = FileId {
-        dev: meta.dev(),
-        ino: meta.ino(),
-    };
+    let FileFacts { id, uid, .. } = FileFacts::new(&stat(state).ok()?);
     let mut processes = process_scan.processes_of(id, state).into_iter();
     // The uid is compared: any user can give a process this name and map such a file in a mount namespace.
-    let found = processes.find(|process| process.is_pmdanixl(&[meta.uid()]))?;
+    let found = processes.find(|process| process.is_pmdanixl(&[uid]))?;
     Some((found.id, read_setup(found.id, context)))
 }
 
