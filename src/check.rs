@@ -13,7 +13,7 @@ use crate::error::ConfigError;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::ScanThreads;
 use crate::rights;
-use crate::rights::confine::OwnPlaces;
+use crate::rights::confine::OwnPaths;
 use nix::unistd::geteuid;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;

@@ -102,7 +102,7 @@ fn check_begins_each_line_that_needs_action_with_problem() {
     );
     assert!(
         large.starts_with(
-            "problem: of-16: refused: has 16 slots, and max_capacity is 8; raise that"
+            "problem: of-16: rejected: has 16 slots, and max_capacity is 8; raise that"
         ),
         "{output}"
     );
@@ -738,10 +738,10 @@ fn empty_header_on_a_full_tmpfs_has_its_space_as_a_cause() {
     let other = "header is not written: its producer has not finished the ring, or it is a file of another kind; set \
                  NIXL_TELEMETRY_BUFFER_SIZE to a power of two and start the agent again, or remove the file";
     assert!(
-        output.contains(&format!("  problem: agent: refused: {other}\n")),
+        output.contains(&format!("  problem: agent: rejected: {other}\n")),
         "{output}"
     );
-    let young = format!("  young: refused: {other}; while its agent starts, look again in 10 s\n");
+    let young = format!("  young: rejected: {other}; while its agent starts, look again in 10 s\n");
     wait_for("a young file is no problem", || {
         let ring = File::create(home.ring("young")).expect("made");
         ring.set_len(40 + 64 * 16).expect("room");
