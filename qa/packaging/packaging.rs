@@ -76,7 +76,7 @@ fn each_source_file_and_script_names_its_licence() {
             .any(|end| path.ends_with(end));
         let mut first = text.lines().take(2);
         assert!(
-            !(is_source || text.starts_with("#!"))
+            !(is_source || text.starts_with("#!") || text.starts_with("# Sourced"))
                 || first.any(|line| line.contains("SPDX-License-Identifier: GPL-2.0-or-later")),
             "{path} has no SPDX-License-Identifier in its first two lines"
         );
