@@ -2,25 +2,29 @@
 
 //! `pmdanixl --check`: prints what the daemon would do with each file. Needs no pmcd and consumes no event.
 
+use crate::agents::PlaceCounts;
 use crate::base::file::FileId;
 use crate::check::silent::NixlProcesses;
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, LoadedConfig};
-use crate::discovery::directory::{self, Directory};
+use crate::discovery::directory::{self, Directory, Expansion};
 use crate::discovery::name;
 use crate::discovery::scan::{Found, Scanner, is_starting};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Rejection};
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::ScanThreads;
 use crate::rights;
-use crate::rights::confine::OwnPaths;
+use crate::rights::confine::OwnPlaces;
+use crate::ring::layout::Layout;
+use crate::store;
 use nix::unistd::geteuid;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::time::{Duration, Instant};
 
 mod advice;
@@ -35,39 +39,48 @@ const PIECE: Duration = Duration::from_secs(1);
 /// Beginning of a line that needs action. With such a line the exit status is 1.
 const PROBLEM: &str = "problem: ";
 
+/// Beginning of a line about what is doubtful.
+const WARNING: &str = "warning: ";
+
 /// Line below a directory: about a file, or why the directory cannot be scanned.
 #[derive(Debug, Default)]
 struct Line {
-    /// [`PROBLEM`] or nothing.
+    /// [`PROBLEM`], [`WARNING`] or nothing.
     level: &'static str,
     text: String,
+    /// Owner of a file that `max_agents` must have room for: it has a writer or events. Then true if the daemon reads it.
+    place: Option<(u32, bool)>,
 }
 
-/// Result of the check, for its last line and the exit status.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Result of the check, for its last line and the exit status, and what the lines of files depend on.
+#[derive(Debug, Default)]
 pub struct Summary {
-    /// Rings that would be drained.
+    /// Rings that would be drained if `max_agents` had room for them.
     pub rings: usize,
-    /// Stores that would be read.
+    /// Stores that would be read if `max_agents` had room for them.
     pub stores: usize,
-    /// Files that would be rejected.
+    /// Files that would be rejected for another reason.
     pub rejected: usize,
     /// Lines that begin with [`PROBLEM`].
     pub problems: usize,
+    /// Files of the size of a ring or store that belong to users outside `owners`.
+    foreign: usize,
     /// Processes that use NIXL and write to none of these rings and stores.
     pub silent: usize,
-    /// Rings and stores that `max_agents` must have room for: those with a writer or with events.
-    wanted: usize,
+    /// Processes that have files mapped.
+    process_scan: ProcessScan,
     /// Files that were counted. A file can have several paths.
     seen: HashSet<FileId>,
     /// Process ids of the writers of these rings and stores.
     writers: HashSet<u32>,
     /// Uids, other than root, that a daemon can run as: the configured user and the owner of the state file.
     daemons: Vec<u32>,
+    /// Files that daemons have open, by process id, each with true if the daemon has locked the file.
+    open_files: BTreeMap<u32, HashMap<FileId, bool>>,
 }
 
 impl Summary {
-    fn problem(&mut self, out: &mut impl Write, problem: impl Display) -> io::Result<()> {
+    fn problem(&mut self, out: &mut dyn Write, problem: impl Display) -> io::Result<()> {
         self.problems += 1;
         writeln!(out, "{PROBLEM}{problem}")
     }
@@ -92,7 +105,7 @@ pub fn run(
                 writeln!(out, "note: {note}")?;
             }
             for warning in &loaded.warnings {
-                writeln!(out, "warning: {warning}")?;
+                writeln!(out, "{WARNING}{warning}")?;
             }
         }
         Err(err) => summary.problem(out, err)?,
@@ -111,7 +124,12 @@ pub fn run(
         (process_scan, nixl_processes, daemon)
     });
     let (process_scan, nixl_processes, daemon) = processes.unwrap_or_default();
-    for line in daemon::lines(path, config, conf, daemon) {
+    summary.process_scan = process_scan;
+    let pid = daemon.as_ref().map(|(process, _)| process.pid);
+    let open_files = pid.map(|pid| (pid, daemon::open_files(pid)));
+    summary.open_files.extend(open_files);
+    let lines = daemon::lines(path, config, conf, daemon);
+    for line in lines.unwrap_or_else(|line| vec![line]) {
         writeln!(out, "{line}")?;
     }
     let Some(config) = config else {
@@ -135,19 +153,19 @@ pub fn run(
         "limits: max_agents {}, max_capacity {}, max_directories {}",
         config.max_agents, config.max_capacity, config.max_directories
     )?;
-    let directories = scan(config, &process_scan, &mut summary, out)?;
+    let directories = scan(config, &mut summary, out)?;
     tmpfs::warn(&directories, out)?;
-    if summary.rings + summary.stores == 0 {
-        writeln!(out, "note: {}", advice::advice(config, path))?;
+    match (summary.rings + summary.stores, summary.foreign) {
+        (0, 0) => writeln!(out, "note: {}", advice::advice(config, path))?,
+        (0, count) => {
+            let problem = format!(
+                "owners in nixl.conf leaves out all rings and stores that are found ({count}); add their users to it, or remove it"
+            );
+            summary.problem(out, problem)?;
+        }
+        _ => {}
     }
     summary.silent = nixl_processes.report(&summary.writers, &directories, out)?;
-    if summary.wanted > config.max_agents {
-        let problem = format!(
-            "{} rings and stores are in use, but max_agents is {}; raise it in nixl.conf",
-            summary.wanted, config.max_agents
-        );
-        summary.problem(out, problem)?;
-    }
     let stores = (!config.multiproc_dir.is_empty()).then_some(summary.stores);
     let silent = Some(summary.silent).filter(|&count| count > 0);
     let counts = [
@@ -166,60 +184,57 @@ pub fn run(
 }
 
 /// Scans all directories as the daemon does. Returns the scanned ones.
-fn scan(
-    config: &Config,
-    process_scan: &ProcessScan,
-    summary: &mut Summary,
-    out: &mut impl Write,
-) -> io::Result<Vec<Directory>> {
+fn scan(config: &Config, summary: &mut Summary, out: &mut dyn Write) -> io::Result<Vec<Directory>> {
+    let found: Vec<_> = Expansion::new(config.clone()).flatten().collect();
     for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
-        if directory::has_no_match(pattern) {
+        let is_its = |path: &Path| directory::is_configured(slice::from_ref(pattern), path);
+        if !found.iter().any(|(directory, _)| is_its(&directory.path)) {
             writeln!(out, "note: {} matches no directory", pattern.path)?;
         }
     }
     let mut scanner = Scanner::new(config.clone());
     let (now, none) = (Instant::now(), HashSet::new());
-    let mut files: HashMap<PathBuf, Vec<Found>> = HashMap::new();
-    loop {
-        for found in scanner.scan(now, Instant::now() + PIECE, &none) {
-            let path = found.directory.path.clone();
-            files.entry(path).or_default().push(found);
-        }
-        if scanner.is_done() {
-            break;
-        }
+    let mut all = scanner.scan(now, now + PIECE, &none);
+    while !scanner.is_done() {
+        all.extend(scanner.scan(now, Instant::now() + PIECE, &none));
     }
-    let (mut directories, mut left_out) = (Vec::new(), 0);
-    for (directory, _) in directory::expand(config) {
-        let lines = match directory.open() {
-            Err(errno) => {
-                let text = format!("cannot be scanned: {}", directory::open_error(errno));
-                let level = PROBLEM;
-                vec![Line { level, text }]
-            }
-            Ok(_) if scanner.directory(&directory.path).is_some() => {
-                let mut files = files.remove(&directory.path).unwrap_or_default();
-                files.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-                let line = |found| check_file(found, &mut scanner, process_scan, summary);
-                files.into_iter().map(line).collect()
-            }
-            // max_directories was reached before this directory.
-            Ok(_) => {
-                left_out += 1;
-                continue;
-            }
-        };
+    all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    let mut files: HashMap<PathBuf, Vec<Found>> = HashMap::new();
+    for found in all {
+        let path = found.directory.path.clone();
+        files.entry(path).or_default().push(found);
+    }
+    let (mut directories, mut lines) = (Vec::new(), Vec::new());
+    for (directory, _) in found {
+        let error = directory.open().err();
+        // max_directories was reached before this directory.
+        if error.is_none() && scanner.directory(&directory.path).is_none() {
+            continue;
+        }
+        let files = files.remove(&directory.path).unwrap_or_default();
+        let line = |found| check_file(found, &mut scanner, summary);
+        let mut of_directory: Vec<Line> = files.into_iter().map(line).collect();
+        of_directory.extend(error.map(|errno| Line {
+            level: PROBLEM,
+            text: format!("cannot be scanned: {}", directory::open_error(errno)),
+            ..Line::default()
+        }));
+        directories.push(directory);
+        lines.push(of_directory);
+    }
+    refuse_beyond(config.max_agents, lines.iter_mut().flatten());
+    for (directory, lines) in directories.iter().zip(&lines) {
         writeln!(out, "directory {}", directory.path.display())?;
-        for Line { level, text } in lines {
-            summary.problems += usize::from(level == PROBLEM);
+        for Line { level, text, .. } in lines {
+            summary.problems += usize::from(*level == PROBLEM);
             writeln!(out, "  {level}{text}")?;
         }
-        directories.push(directory);
     }
     if directories.is_empty() {
         let problem = "telemetry_dir and multiproc_dir match no directory; make one, or correct the patterns in nixl.conf";
         summary.problem(out, problem)?;
     }
+    let (_, left_out, _) = scanner.directories();
     if left_out > 0 {
         let problem = format!(
             "patterns: {left_out} matching directories are not scanned: max_directories ({}) is reached; raise it in nixl.conf, or make the patterns narrower",
@@ -230,13 +245,31 @@ fn scan(
     Ok(directories)
 }
 
+/// Marks the files that the daemon has no place for, or would have none for. As in `agents::eviction`, the newest of the user with
+/// the most makes room.
+fn refuse_beyond<'a>(max_agents: usize, lines: impl Iterator<Item = &'a mut Line>) {
+    let mut wanted: Vec<_> = lines.filter_map(|line| Some((line.place?, line))).collect();
+    let count = wanted.len();
+    // The daemon has found these first.
+    wanted.sort_by_key(|((_, is_read), _)| !is_read);
+    let (mut places, mut taken) = (PlaceCounts::default(), Vec::new());
+    for ((owner, _), line) in wanted {
+        places.change(owner, 0, 1);
+        taken.push((owner, line));
+        if taken.len() > max_agents {
+            let most = places.most();
+            let newest = taken.iter().rposition(|taken| places.of(taken.0) == most);
+            let (owner, line) = taken.remove(newest.unwrap_or_default());
+            places.change(owner, 1, 0);
+            let rejection = Rejection::TooMany { max_agents };
+            line.level = PROBLEM;
+            line.text += &format!("; refused: {rejection}, {count} files need room");
+        }
+    }
+}
+
 /// Opens a file, and counts it in `summary`.
-fn check_file(
-    mut found: Found,
-    scanner: &mut Scanner,
-    process_scan: &ProcessScan,
-    summary: &mut Summary,
-) -> Line {
+fn check_file(mut found: Found, scanner: &mut Scanner, summary: &mut Summary) -> Line {
     let mut line = Line {
         text: format!("{}: ", name::printable(&found.name)),
         ..Line::default()
@@ -244,17 +277,19 @@ fn check_file(
     match scanner.open(&mut found) {
         Ok(opened) => {
             let path = found.directory.path.join(&found.name);
-            file::describe(&opened, &path, process_scan, summary, &mut line);
+            file::describe(&opened, &path, summary, &mut line);
         }
         Err(rejection) => {
             summary.rejected += 1;
-            line.text.push_str(&format!("rejected: {rejection}"));
+            let has_size =
+                Layout::fits_any(found.facts.size) || found.facts.size == store::LEN as u64;
+            let is_foreign = has_size && matches!(rejection, Rejection::Owner { .. });
+            summary.foreign += usize::from(is_foreign);
+            line.text += &format!("rejected: {rejection}");
             // The log has a warning of such a file.
             if rejection.concerns_a_ring() {
                 match is_starting(&found.facts, &rejection) {
-                    true => line
-                        .text
-                        .push_str("; while its agent starts, look again in 10 s"),
+                    true => line.text += "; while its agent starts, look again in 10 s",
                     false => line.level = PROBLEM,
                 }
             }

@@ -7,9 +7,6 @@ use crate::base::tmpfs::Space;
 use nix::errno::Errno;
 use std::path::PathBuf;
 
-/// What to do with a file that a producer has not written so.
-const DAMAGED: &str = "restart the agent that writes to it, or remove it";
-
 /// Why a file in a telemetry directory is not accepted. It costs that file and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
@@ -72,10 +69,7 @@ pub enum Rejection {
     #[error("does not have the name of a store, nixl.PID.RUN.INSTANCE.mmap")]
     Name,
     /// A size that no store of this schema has.
-    #[error(
-        "not a store of schema 1: {size} bytes, and such a store has 6800; {}",
-        DAMAGED
-    )]
+    #[error("not a store of schema 1: {size} bytes, and such a store has 6800; restart its agent")]
     StoreSize {
         /// Bytes of the file.
         size: u64,
@@ -105,16 +99,13 @@ pub enum Rejection {
         version: i32,
     },
     /// A capacity that is not a power of two, as NIXL's always are.
-    #[error("capacity {capacity} is not a power of two; {}", DAMAGED)]
+    #[error("capacity {capacity} is not a power of two; restart its agent")]
     Capacity {
         /// Capacity in the header.
         capacity: u64,
     },
     /// A file size that contradicts the header.
-    #[error(
-        "{size} bytes do not fit version {version} with {capacity} events; {}",
-        DAMAGED
-    )]
+    #[error("{size} bytes do not fit version {version} with {capacity} slots; restart its agent")]
     Length {
         /// Version in the header.
         version: i32,
@@ -124,7 +115,7 @@ pub enum Rejection {
         size: u64,
     },
     /// A mask that is not the capacity minus one.
-    #[error("mask {mask} does not belong to capacity {capacity}; {}", DAMAGED)]
+    #[error("mask {mask} does not belong to capacity {capacity}; restart its agent")]
     Mask {
         /// Mask in the header.
         mask: u64,
@@ -133,8 +124,7 @@ pub enum Rejection {
     },
     /// A position outside of the ring.
     #[error(
-        "positions read={read_pos} write={write_pos} lie outside capacity {capacity}; {}",
-        DAMAGED
+        "positions read={read_pos} write={write_pos} lie outside capacity {capacity}; restart its agent"
     )]
     Positions {
         /// Consumer's position.

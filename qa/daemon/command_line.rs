@@ -29,7 +29,7 @@ fn check_lists_rings_writers_and_problems() {
     let me = String::from_utf8_lossy(&me).trim().to_owned();
     let (status, output) = home.check();
     let line = format!(
-        "  agent: ring v2, 4096 events, 12 pending, written by pid {} (",
+        "  agent: ring v2, 4096 slots, 12 pending, written by pid {} (",
         std::process::id()
     );
     assert!(
@@ -41,7 +41,7 @@ fn check_lists_rings_writers_and_problems() {
     assert!(
         home.check()
             .1
-            .contains("  agent: ring v2, 4096 events, 12 pending, no writer seen\n")
+            .contains("  agent: ring v2, 4096 slots, 12 pending, no writer seen\n")
     );
 
     home.configure("[nixl]\ntelemetry_dir = \"/none/such\"\n");
@@ -161,8 +161,8 @@ fn check_lists_the_nixl_lock_idle_rings_and_rejected_links() {
     drop(used);
     let (status, output) = home.check();
     for line in [
-        "  unused: ring v4, 16 events, 0 pending, never had an event, no writer seen: not an instance before its first event\n",
-        "  used: ring v4, 16 events, 1 pending, no writer seen\n",
+        "  unused: ring v4, 16 slots, 0 pending, never had an event, no writer seen: not an instance before its first event\n",
+        "  used: ring v4, 16 slots, 1 pending, no writer seen\n",
         "2 rings, 0 files rejected, 0 problems",
     ] {
         assert!(status == 0 && output.contains(line), "{line}\n{output}");

@@ -6,6 +6,7 @@
 mod support;
 
 mod answers;
+mod check;
 mod command_line;
 mod dbpmda;
 mod every_metric;

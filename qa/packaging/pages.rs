@@ -134,6 +134,38 @@ fn quick_start_commands_show_an_agent() {
 }
 
 #[test]
+fn make_run_hints_work_in_a_second_shell() {
+    needs_root();
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let _agent = Sample::start(&home, "worker", "--rate 100");
+    let script = text_of("scripts/run");
+    let (_, hint) = script.split_once("in a second shell").expect("the hint");
+    let (hint, _) = hint.split_once("\nEOF\n").expect("its end");
+    let commands = hint.lines().filter(|line| line.starts_with("    "));
+    let pcp = pmcd.path("env");
+    let pcp = pcp.parent().expect("a directory").display().to_string();
+    let commands: Vec<String> = commands
+        .map(|line| {
+            line.replace("$work/pcp", &pcp)
+                .replace("$built/pmdanixl", PMDANIXL)
+        })
+        .collect();
+    assert_eq!(commands.len(), 3, "{hint}");
+    wait_for("both show the agent", || {
+        let mut shell = std::process::Command::new("sh");
+        let said = run(shell.arg("-c").arg(commands.join("\n")));
+        let shown = [
+            "or \"worker\"] value ",
+            "  worker: ring v",
+            "daemon: pid ",
+            ", drained by pid ",
+        ];
+        shown.iter().all(|part| said.contains(part)).then_some(())
+    });
+}
+
+#[test]
 fn enabling_page_commands_and_configurations_are_accepted() {
     needs_root();
     let home = Home::new();

@@ -128,7 +128,7 @@ fn check_lists_agents_without_telemetry_and_the_cause() {
         "{why}"
     );
     assert_eq!(seen.cause(&said), None, "it has a ring: {said}");
-    assert!(said.contains("  quiet: ring v4, 4096 events, "), "{said}");
+    assert!(said.contains("  quiet: ring v4, 4096 slots, "), "{said}");
     assert!(said.contains("processes without telemetry\n"), "{said}");
 }
 

@@ -93,7 +93,7 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
         ("capacity-zero", "capacity 0 is not a power of two"),
         (
             "capacity-huge",
-            "168 bytes do not fit version 4 with 9223372036854775808 events",
+            "168 bytes do not fit version 4 with 9223372036854775808 slots",
         ),
         ("mask", "mask 0 does not belong to capacity 8"),
         (
@@ -117,7 +117,7 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
             "versions-differ",
             "not a ring: version 4 and expected version 3 differ",
         ),
-        ("size", "168 bytes do not fit version 1 with 8 events"),
+        ("size", "168 bytes do not fit version 1 with 8 slots"),
         ("text", "not a ring: version 2 and expected version"),
     ]
 }

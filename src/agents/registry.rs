@@ -33,7 +33,8 @@ pub(crate) struct PlaceCounts {
 }
 
 impl PlaceCounts {
-    fn change(&mut self, owner: u32, before: usize, after: usize) {
+    /// Changes the number of one user.
+    pub(crate) fn change(&mut self, owner: u32, before: usize, after: usize) {
         let count = self.by_owner.entry(owner).or_default();
         *count = (*count + after).saturating_sub(before);
         if *count == 0 {

@@ -3,7 +3,7 @@
 //! `--check`: the running daemon, found by its state file, and the differences between its configuration and that of
 //! the check.
 
-use crate::base::file::FileFacts;
+use crate::base::file::{FileFacts, FileId, list_names_at};
 use crate::check::as_root;
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
@@ -17,12 +17,13 @@ use crate::procfs::process_scan::ProcessScan;
 use crate::procfs::scan_threads::ScanContext;
 use crate::shm;
 use nix::sys::stat::stat;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Options and [`ENVIRONMENT_VARIABLES`] that a daemon was started with. They decide about its configuration.
@@ -41,44 +42,51 @@ pub fn find(
     Some((found.id, read_setup(found.id, context)))
 }
 
+/// Returns the files that a process has open, each with true if the process has locked it.
+pub fn open_files(pid: u32) -> HashMap<FileId, bool> {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let fds = list_names_at(&proc.join("fd")).unwrap_or_default();
+    let files = fds.into_iter().filter_map(|fd| {
+        let stat = stat(&proc.join("fd").join(&fd)).ok()?;
+        // /proc/locks shows no process for an open file description lock.
+        let info = fs::read_to_string(proc.join("fdinfo").join(&fd)).ok()?;
+        Some((FileFacts::new(&stat).id, info.contains("OFDLCK")))
+    });
+    files.collect()
+}
+
 /// Returns the lines of `--check` about the daemon: whether one runs, then a warning for each difference. `path` and
 /// `config` are those of `--check`. `config` is `None` if the file has a mistake. `found` is the result of [`find`].
+///
+/// # Errors
+/// Nothing is known of the daemon; the error is the only line.
 pub fn lines(
     path: &Path,
     config: Option<&Config>,
     conf: &PcpConf,
     found: Option<(ProcessId, io::Result<Setup>)>,
-) -> Vec<String> {
+) -> Result<Vec<String>, String> {
     let state = conf.state();
     let (shown, hint) = (state.display(), as_root());
-    let file = match File::open(&state) {
-        Ok(file) => file,
-        Err(err) => {
-            return vec![match err.kind() {
-                ErrorKind::NotFound => format!(
-                    "daemon: not known: {shown} does not exist: no daemon was started since the last boot, or the daemon cannot create this file; see its log"
-                ),
-                _ => format!("daemon: not known: {shown} cannot be read ({err}){hint}"),
-            }];
-        }
-    };
-    let Some((process, setup)) = found else {
-        return vec![match shm::is_locked(&file).unwrap_or_default() {
+    let file = File::open(&state).map_err(|err| match err.kind() {
+        ErrorKind::NotFound => format!(
+            "daemon: not known: {shown} does not exist: no daemon was started since the last boot, or the daemon cannot create this file; see its log"
+        ),
+        _ => format!("daemon: not known: {shown} cannot be read ({err}){hint}"),
+    })?;
+    let (process, setup) =
+        found.ok_or_else(|| match shm::is_locked(&file).unwrap_or_default() {
             false => "daemon: not running".into(),
             true => format!(
                 "daemon: not known: a process has locked {shown}, and /proc does not show it{hint}"
             ),
-        }];
-    };
+        })?;
     let pid = process.pid;
-    let (options, variables) = match setup {
-        Ok(setup) => setup,
-        Err(err) => {
-            return vec![format!(
-                "daemon: pid {pid}; its command line and environment cannot be read ({err}){hint}, so its configuration may differ"
-            )];
-        }
-    };
+    let (options, variables) = setup.map_err(|err| {
+        format!(
+            "daemon: pid {pid}; its command line and environment cannot be read ({err}){hint}, so its configuration may differ"
+        )
+    })?;
     let default = conf.nixl_conf();
     let file_of_daemon = options.config.as_deref().unwrap_or(&default);
     let ours = ENVIRONMENT_VARIABLES.map(std::env::var_os);
@@ -97,7 +105,7 @@ pub fn lines(
     warnings.extend(outdated_warning(file_of_daemon, config_read));
     let warnings = warnings.iter().map(|line| format!("warning: {line}"));
     let first = format!("daemon: pid {pid}, started with {with}");
-    [first].into_iter().chain(warnings).collect()
+    Ok([first].into_iter().chain(warnings).collect())
 }
 
 /// Reads command line and environment of a daemon from /proc.

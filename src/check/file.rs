@@ -2,37 +2,40 @@
 
 //! `--check`: the line of a ring or a store.
 
-use super::{Line, PROBLEM, Summary};
+use super::{Line, PROBLEM, Summary, WARNING, daemon};
+use crate::base::file::FileFacts;
 use crate::discovery::name;
 use crate::discovery::scan::Opened;
 use crate::procfs::process::{self, Holder};
-use crate::procfs::process_scan::{MappingProcess, ProcessScan, topmost, user_name};
+use crate::procfs::process_scan::{MappingProcess, topmost, user_name};
 use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::layout::HEADER_LEN;
 use crate::shm::{self, LeaseKind, nonblocking};
-use crate::store;
+use crate::store::StoreCandidate;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Counts a file in `summary`, and describes it in its line, such as `worker: ring v4, 4096 events, 12 pending, written
+/// Counts a file in `summary`, and describes it in its line, such as `worker: ring v4, 4096 slots, 12 pending, written
 /// by pid 4242 (python3) user dynamo`.
-pub fn describe(
-    opened: &Opened,
-    path: &Path,
-    process_scan: &ProcessScan,
-    summary: &mut Summary,
-    line: &mut Line,
-) {
-    let id = match opened {
-        Opened::Ring(candidate) => candidate.facts.id,
-        Opened::Store(candidate) => candidate.facts.id,
+pub fn describe(opened: &Opened, path: &Path, summary: &mut Summary, line: &mut Line) {
+    let FileFacts { id, uid, .. } = match opened {
+        Opened::Ring(candidate) => candidate.facts,
+        Opened::Store(candidate) => candidate.facts,
     };
     if !summary.seen.insert(id) {
-        return line.text.push_str("the same file by another path");
+        return line.text += "the same file by another path";
     }
-    let all = process_scan.processes_of(id, path).into_iter();
+    let all = summary.process_scan.processes_of(id, path).into_iter();
     let (daemons, writers): (Vec<_>, Vec<_>) =
         all.partition(|process| process.is_pmdanixl(&summary.daemons));
+    // A daemon that may not write to the file does not have it mapped so.
+    for pid in daemons.iter().map(|daemon| daemon.id.pid) {
+        let files = summary.open_files.entry(pid);
+        files.or_insert_with(|| daemon::open_files(pid));
+    }
+    let open_files = summary.open_files.iter();
+    let readers = open_files.filter_map(|(&pid, files)| Some((pid, *files.get(&id)?)));
+    let readers: Vec<(u32, bool)> = readers.collect();
     let written = writers.iter().fold(String::new(), |text, writer| {
         let user = user_name(writer.uid);
         let command = name::printable(OsStr::new(&writer.command));
@@ -41,29 +44,28 @@ pub fn describe(
     });
     let pids = writers.iter().map(|writer| writer.id.pid);
     summary.writers.extend(pids);
-    match opened {
+    let is_wanted = match opened {
         Opened::Ring(candidate) => {
-            describe_ring(candidate, &daemons, &writers, &written, summary, line);
+            summary.rings += 1;
+            describe_ring(candidate, &readers, (&writers, &written), line)
         }
-        Opened::Store(candidate) => describe_store(candidate, &written, summary, line),
-    }
+        Opened::Store(candidate) => {
+            summary.stores += 1;
+            describe_store(candidate, &written, &mut line.text)
+        }
+    };
+    line.place = is_wanted.then_some((uid, !readers.is_empty()));
 }
 
 /// Describes a store, such as `store of agent "worker", 18 bounds, local rank "0", written by pid 4242 (python3) user
-/// dynamo`.
-fn describe_store(
-    candidate: &store::StoreCandidate,
-    written: &str,
-    summary: &mut Summary,
-    line: &mut Line,
-) {
+/// dynamo`. Returns true if `max_agents` must have room for it.
+fn describe_store(candidate: &StoreCandidate, written: &str, text: &mut String) -> bool {
     let description = &candidate.description;
     let bounds = description.bounds.bucket_count() - 1;
     let agent = &description.agent;
-    let text = &mut line.text;
-    text.push_str(&format!("store of agent {agent:?}, {bounds} bounds"));
+    *text += &format!("store of agent {agent:?}, {bounds} bounds");
     if !description.rank.is_empty() {
-        text.push_str(&format!(", local rank {:?}", description.rank));
+        *text += &format!(", local rank {:?}", description.rank);
     }
     let held = process::holder(&candidate.file, LeaseKind::NoWriter);
     text.push_str(match held {
@@ -72,35 +74,53 @@ fn describe_store(
         Holder::Present => ", its agent runs, but /proc does not show the process",
         Holder::Unknown => ", no writer seen",
     });
-    summary.stores += 1;
-    summary.wanted += usize::from(held != Holder::Absent);
+    held != Holder::Absent
 }
 
-/// Describes a ring, such as `ring v4, 4096 events, 12 pending, no writer seen`.
+/// Describes a ring, such as `ring v4, 4096 slots, 12 pending, no writer seen`. `readers` are the daemons that have it open, each
+/// with true if it has locked the ring. Returns true if `max_agents` must have room for it.
 fn describe_ring(
     candidate: &RingCandidate,
-    daemons: &[&MappingProcess],
-    writers: &[&MappingProcess],
-    written: &str,
-    summary: &mut Summary,
+    readers: &[(u32, bool)],
+    (writers, written): (&[&MappingProcess], &str),
     line: &mut Line,
-) {
+) -> bool {
     let (layout, header) = (candidate.layout, &candidate.header);
     let (capacity, pending) = (header.capacity, header.pending());
     let (text, version) = (&mut line.text, layout.name());
-    text.push_str(&format!(
-        "ring {version}, {capacity} events, {pending} pending"
-    ));
+    *text += &format!("ring {version}, {capacity} slots, {pending} pending");
     let is_unused = is_unused(candidate);
     if is_unused {
-        text.push_str(", never had an event");
+        *text += ", never had an event";
     }
-    text.push_str(written);
+    *text += written;
     if writers.is_empty() {
-        text.push_str(", no writer seen");
+        *text += ", no writer seen";
         if is_unused && process::holder(&candidate.file, LeaseKind::Exclusive) == Holder::Absent {
-            text.push_str(": not an instance before its first event");
+            *text += ": not an instance before its first event";
         }
+    }
+    let is_locked = shm::is_locked(&candidate.file).unwrap_or_default();
+    let mut is_drained = false;
+    for (pid, has_lock) in readers {
+        let drains = *has_lock || !is_locked && candidate.access == Access::Write;
+        is_drained |= drains;
+        let verb = if drains { "drained" } else { "followed" };
+        *text += &format!(", {verb} by pid {pid}");
+    }
+    if is_locked && !is_drained {
+        *text += ", drained by the process that has it locked";
+    }
+    if pending + 1 == capacity {
+        line.level = PROBLEM;
+        text.push_str(match (is_drained || is_locked, readers.is_empty()) {
+            (true, _) => ", full: NIXL drops events; raise NIXL_TELEMETRY_BUFFER_SIZE",
+            (_, false) => ", full: NIXL drops events; remove observe, or start what is to drain it",
+            _ => {
+                line.level = WARNING;
+                ", full: its agent has filled it, and NIXL drops events until pmdanixl drains it"
+            }
+        });
     }
     // A ring that is only followed may have another consumer.
     if candidate.access != Access::FollowOnly {
@@ -108,31 +128,21 @@ fn describe_ring(
         let agents = agents.filter(|process| process.is_agent() && process.id.is_running());
         if topmost(&Vec::from_iter(agents)).len() > 1 {
             line.level = PROBLEM;
-            text.push_str(
-                ": several processes must not use one ring; give each agent a name or a directory of its own, and end other programs that drain it",
-            );
+            *text += "; several processes must not use one ring; give each agent a name or a directory of its own, and end other programs that drain it";
         }
     }
-    let is_locked = shm::is_locked(&candidate.file).unwrap_or_default();
-    if daemons.is_empty() && is_locked {
-        text.push_str(", drained by the process that has it locked");
-    }
-    for daemon in daemons {
-        text.push_str(&format!(", drained by pid {}", daemon.id.pid));
-    }
     match candidate.access {
-        Access::FollowOnly => text.push_str(", only followed"),
+        Access::FollowOnly => *text += ", only followed",
         // The process with the lock is a daemon. It may have rights that this check does not have.
         Access::Denied(errno) if !is_locked => {
             line.level = PROBLEM;
-            text.push_str(&format!(
+            *text += &format!(
                 ", may not be written to ({errno}) and is only followed; run as root or as the user of its agent"
-            ));
+            );
         }
         Access::Write | Access::Denied(_) => {}
     }
-    summary.rings += 1;
-    summary.wanted += usize::from(pending > 0 || !writers.is_empty());
+    pending > 0 || !writers.is_empty()
 }
 
 /// True if no event was ever written to the ring.

@@ -185,8 +185,11 @@ impl Collector {
             Mode::Observe(_) => "; it is only followed".into(),
         };
         tracing::info!(
-            "agent {instance}: ring {version}, {capacity} events, {pending} pending, {path}{how}"
+            "agent {instance}: ring {version}, {capacity} slots, {pending} pending, {path}{how}"
         );
+        if pending + 1 == capacity {
+            tracing::warn!("agent {instance}: its ring was full, and NIXL may have dropped events");
+        }
         // An empty ring without a process publishes no agent; its agent may return.
         let is_visible = pending > 0 || !source.file.liveness.has_no_holder();
         agent.sources.push(source);

@@ -57,8 +57,7 @@ pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
 
 /// Returns the error for a mistake at a byte of the text. The message is one line without control characters.
 fn line_error(path: &Path, text: &str, at: usize, message: &str) -> ConfigError {
-    let before = text.as_bytes()[..at].iter();
-    let index = before.filter(|&&byte| byte == b'\n').count();
+    let index = text.get(..at).map_or(0, |text| text.matches('\n').count());
     let line = text.lines().nth(index).unwrap_or_default().trim();
     let (key, value) = line.split_once('=').unwrap_or((line, ""));
     // A comment of an INI file begins with a semicolon.
@@ -93,9 +92,6 @@ fn remedy_without_quotes(key: &str, value: &str) -> String {
 fn in_words_of_the_page(message: &str) -> String {
     [
         ("expected a boolean", "write true or false, without quotes"),
-        ("expected a string", "write it in quotes"),
-        ("expected a sequence", "write a list, such as [10, 100]"),
-        ("expected u64", "write numbers without quotes"),
         ("unknown field", "unknown key"),
         ("`containers`, ", ""),
         (", expected one of", "; the keys are"),

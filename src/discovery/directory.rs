@@ -106,24 +106,6 @@ pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
         })
 }
 
-/// Returns the configured directories, then those that patterns match. Each directory comes once, with all its kinds of files.
-///
-/// The second value is the owner of a directory that a pattern matched. A pattern that cannot be expanded comes as a directory.
-#[must_use]
-pub fn expand(config: &Config) -> Vec<Expanded> {
-    Expansion::new(config.clone()).flatten().collect()
-}
-
-/// True if a pattern can be expanded and matches no directory at present.
-#[must_use]
-pub fn has_no_match(pattern: &DirectoryPattern) -> bool {
-    expand(&Config {
-        telemetry_dir: vec![pattern.clone()],
-        ..Config::default()
-    })
-    .is_empty()
-}
-
 /// Returns the part of a configured path without wildcards: the whole path, or a pattern's components before the first wildcard.
 #[must_use]
 pub fn prefix(pattern: &DirectoryPattern) -> PathBuf {
@@ -170,11 +152,17 @@ mod tests {
     }
 
     fn rings(patterns: &[DirectoryPattern]) -> Vec<Directory> {
-        let found = expand(&Config {
-            telemetry_dir: patterns.to_vec(),
+        expand(patterns, &[])
+    }
+
+    fn expand(rings: &[DirectoryPattern], stores: &[DirectoryPattern]) -> Vec<Directory> {
+        let expansion = Expansion::new(Config {
+            telemetry_dir: rings.to_vec(),
+            multiproc_dir: stores.to_vec(),
             ..Config::default()
         });
-        found.into_iter().map(|(directory, _)| directory).collect()
+        let found = expansion.flatten();
+        found.map(|(directory, _)| directory).collect()
     }
 
     fn expanded(path: String) -> Vec<PathBuf> {
@@ -223,14 +211,13 @@ mod tests {
     #[test]
     fn directory_for_rings_and_stores_is_returned_once() {
         let place = |path: &str| pattern(path.into());
-        let found = expand(&Config {
-            telemetry_dir: vec![place("/both"), place("/rings")],
-            multiproc_dir: vec![place("/stores"), place("/both")],
-            ..Config::default()
-        });
+        let found = expand(
+            &[place("/both"), place("/rings")],
+            &[place("/stores"), place("/both")],
+        );
         let found: Vec<_> = found
             .iter()
-            .map(|(directory, _)| {
+            .map(|directory| {
                 let FileKinds { rings, stores } = directory.kinds;
                 (directory.path.to_str().expect("UTF-8"), rings, stores)
             })

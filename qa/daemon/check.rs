@@ -1,0 +1,181 @@
+//! `--check`: which daemon reads a ring, full rings, and rings that `max_agents` and `owners` leave out.
+
+use crate::support::pdu::Link;
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{self, Home, PMDANIXL, needs_root, wait_for};
+use pmdanixl::shm;
+use std::fs::File;
+use std::os::unix::fs::chown;
+use std::process::Command;
+
+/// Exit status and output of `--check`, with the state file of the home's daemon.
+fn check(home: &Home) -> (Option<i32>, String) {
+    let mut check = Command::new(PMDANIXL);
+    check.args(["--check", "-c"]).arg(home.conf());
+    let output = support::output(check.env("PCP_RUN_DIR", home.path("run")));
+    (output.status.code(), support::text(&output))
+}
+
+/// Line of `--check` about a ring.
+fn line<'a>(said: &'a str, agent: &str) -> &'a str {
+    let name = format!("{agent}: ring ");
+    let line = said.lines().find(|line| line.contains(&name));
+    line.unwrap_or_else(|| panic!("{agent}: {said}"))
+}
+
+/// Creates a ring of 16 slots with so many events.
+fn ring(home: &Home, name: &str, events: u64) -> RingWriter {
+    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 16).expect("a ring");
+    (0..events).for_each(|_| assert!(ring.push(Kind::TxBytes, 1)));
+    ring
+}
+
+/// Starts the daemon of a home, and waits until these agents are instances.
+fn start(home: &Home, agents: &[&str]) -> Link {
+    let mut link = Link::start(home, Command::new(PMDANIXL)).expect("it starts");
+    wait_for("the agents are instances", || {
+        let values = link.values("transfer.tx_bytes").expect("an answer");
+        values.keys().eq(agents.iter()).then_some(())
+    });
+    link
+}
+
+#[test]
+fn ring_is_drained_by_one_daemon_and_followed_by_others() {
+    needs_root();
+    let homes = [Home::new(), Home::new(), Home::new()];
+    let _ring = ring(&homes[0], "agent", 1);
+    let rings = homes[0].rings();
+    for (home, setting) in homes.iter().zip(["", "", "observe = true"]) {
+        home.configure(&format!("[nixl]\ntelemetry_dir = {rings:?}\n{setting}\n"));
+    }
+    let links = homes.each_ref().map(|home| start(home, &["agent"]));
+    let [drains, follows, observes] = links.each_ref().map(Link::pid);
+    // The last one has no mapping that shows it to the checks of the others.
+    for (home, followers) in homes
+        .iter()
+        .zip([&[follows][..], &[follows], &[follows, observes]])
+    {
+        let (status, said) = check(home);
+        let line = line(&said, "agent");
+        let mut readers: Vec<String> = followers
+            .iter()
+            .map(|pid| format!("followed by pid {pid}"))
+            .collect();
+        readers.push(format!("drained by pid {drains}"));
+        assert!(
+            readers.iter().all(|reader| line.contains(reader)),
+            "{readers:?}\n{said}"
+        );
+        let count = ["drained by", "followed by"].map(|verb| line.matches(verb).count());
+        assert_eq!((count, status), ([1, followers.len()], Some(0)), "{said}");
+    }
+}
+
+#[test]
+fn full_ring_is_a_problem_and_without_a_daemon_a_warning() {
+    needs_root();
+    let home = Home::new();
+    let mut writer = ring(&home, "agent", 14);
+    assert!(!check(&home).1.contains("full: "), "{}", check(&home).1);
+    assert!(writer.push(Kind::TxBytes, 1));
+    let (status, said) = check(&home);
+    let unread = ", full: its agent has filled it, and NIXL drops events until pmdanixl drains it";
+    let about = line(&said, "agent");
+    assert!(
+        about.starts_with("  warning: agent: ring v4, 16 slots, 15 pending, written by pid ")
+            && about.ends_with(unread),
+        "{said}"
+    );
+    assert!(status == Some(0) && said.contains(" 0 problems"), "{said}");
+    home.set("observe = true");
+    let link = start(&home, &["agent"]);
+    let (status, said) = check(&home);
+    let followed = format!(
+        ", followed by pid {}, full: NIXL drops events; remove observe, or start what is to drain it, only followed",
+        link.pid()
+    );
+    let about = line(&said, "agent");
+    assert!(
+        about.starts_with("  problem: agent: ") && about.ends_with(&followed),
+        "{said}"
+    );
+    assert!(status == Some(1) && said.contains(" 1 problem"), "{said}");
+    assert!(
+        home.log()
+            .contains("Warning: agent agent: its ring was full, and NIXL may have dropped events"),
+        "{}",
+        home.log()
+    );
+    assert!(link.end().success());
+    // Another program drains it, and too slowly.
+    home.set("");
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(home.ring("agent"));
+    let file = file.expect("there");
+    assert!(shm::lock(&file).expect("there are locks"));
+    let (status, said) = check(&home);
+    let slow = ", drained by the process that has it locked, full: NIXL drops events; raise NIXL_TELEMETRY_BUFFER_SIZE";
+    let about = line(&said, "agent");
+    assert!(
+        about.starts_with("  problem: agent: ") && about.ends_with(slow),
+        "{said}"
+    );
+    assert_eq!(status, Some(1), "{said}");
+}
+
+#[test]
+fn rings_beyond_max_agents_are_named_with_and_without_a_daemon() {
+    needs_root();
+    let home = Home::new();
+    let _rings = ["a", "b", "c", "d"].map(|name| ring(&home, name, 1));
+    chown(home.ring("d"), Some(4242), None).expect("root");
+    home.set("max_agents = 4");
+    let (status, said) = check(&home);
+    assert!(status == Some(0) && !said.contains("refused: "), "{said}");
+    home.set("max_agents = 2");
+    let are_named_but = |read: &[String]| {
+        let (status, said) = check(&home);
+        let why = "; refused: max_agents (2) is reached; raise max_agents in nixl.conf, 4 files need room";
+        for name in ["a", "b", "c", "d"] {
+            let line = line(&said, name);
+            let begin = format!("  problem: {name}: ring v4, 16 slots, ");
+            let is_named = line.starts_with(&begin) && line.ends_with(why);
+            assert_eq!(is_named, !read.contains(&name.into()), "{name}: {said}");
+        }
+        assert!(status == Some(1) && said.contains(" 2 problems"), "{said}");
+    };
+    // The newest ring of the user with most makes room for that of the other user.
+    are_named_but(&["a".into(), "d".into()]);
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    // Of two rings that were found at once, the daemon keeps either.
+    let read = wait_for("each user has an agent", || {
+        let read: Vec<String> = link.values("transfer.tx_bytes").ok()?.into_keys().collect();
+        (read.len() == 2 && read.contains(&"d".into())).then_some(read)
+    });
+    are_named_but(&read);
+    assert!(link.end().success());
+}
+
+#[test]
+fn ring_of_a_user_outside_owners_is_a_problem_if_it_is_the_only_one() {
+    needs_root();
+    let home = Home::new();
+    home.set("owners = [4242]");
+    std::fs::write(home.ring("notes"), "no ring").expect("written");
+    let (status, said) = check(&home);
+    assert!(
+        status == Some(0) && said.contains("note: no ring or store is found: "),
+        "{said}"
+    );
+    let _ring = ring(&home, "other", 1);
+    let (status, said) = check(&home);
+    let problem = "problem: owners in nixl.conf leaves out all rings and stores that are found (1); add their users to it, or remove it\n";
+    assert!(status == Some(1) && said.contains(problem), "{said}");
+    let _own = ring(&home, "own", 1);
+    chown(home.ring("own"), Some(4242), None).expect("root");
+    let (status, said) = check(&home);
+    assert!(status == Some(0) && !said.contains(problem), "{said}");
+}
