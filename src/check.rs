@@ -14,7 +14,7 @@ use crate::error::{ConfigError, Rejection};
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::ScanThreads;
 use crate::rights;
-use crate::rights::confine::OwnPlaces;
+use crate::rights::confine::OwnPaths;
 use crate::ring::layout::Layout;
 use crate::store;
 use nix::unistd::geteuid;
@@ -263,7 +263,7 @@ fn refuse_beyond<'a>(max_agents: usize, lines: impl Iterator<Item = &'a mut Line
             places.change(owner, 1, 0);
             let rejection = Rejection::TooMany { max_agents };
             line.level = PROBLEM;
-            line.text += &format!("; refused: {rejection}, {count} files need room");
+            line.text += &format!("; rejected: {rejection}, {count} files need room");
         }
     }
 }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
 //! `--check`: which daemon reads a ring, full rings, and rings that `max_agents` and `owners` leave out.
 
 use crate::support::pdu::Link;
@@ -134,11 +136,11 @@ fn rings_beyond_max_agents_are_named_with_and_without_a_daemon() {
     chown(home.ring("d"), Some(4242), None).expect("root");
     home.set("max_agents = 4");
     let (status, said) = check(&home);
-    assert!(status == Some(0) && !said.contains("refused: "), "{said}");
+    assert!(status == Some(0) && !said.contains("rejected: "), "{said}");
     home.set("max_agents = 2");
     let are_named_but = |read: &[String]| {
         let (status, said) = check(&home);
-        let why = "; refused: max_agents (2) is reached; raise max_agents in nixl.conf, 4 files need room";
+        let why = "; rejected: max_agents (2) is reached; raise max_agents in nixl.conf, 4 files need room";
         for name in ["a", "b", "c", "d"] {
             let line = line(&said, name);
             let begin = format!("  problem: {name}: ring v4, 16 slots, ");

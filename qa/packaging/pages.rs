@@ -196,7 +196,7 @@ fn enabling_page_commands_and_configurations_are_accepted() {
 #[test]
 fn troubleshooting_page_shows_the_real_configuration_error() {
     let home = Home::new();
-    let shown = block_with(TROUBLESHOOTING, "retain: ");
+    let shown = block_with(TROUBLESHOOTING, "retain = \"long\"");
     home.configure("[nixl]\n\nretain = \"long\"\n");
     let (status, said) = home.check();
     assert_ne!(status, 0);
