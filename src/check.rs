@@ -61,7 +61,7 @@ pub struct Summary {
     pub stores: usize,
     /// Files that would be rejected for another reason.
     pub rejected: usize,
-    /// Lines that begin with [`PROBLEM`].
+    /// Lines that begin with `problem: `.
     pub problems: usize,
     /// Files of the size of a ring or store that belong to users outside `owners`.
     foreign: usize,
