@@ -81,7 +81,7 @@ fn exact(version: &'static str, layout: &str) {
     agents.iter().for_each(|truth| agree(&pmcd, truth));
     let log = pmcd.log();
     assert!(
-        log.contains(&format!("agent agent-A: ring {layout}, 65536 events")),
+        log.contains(&format!("agent agent-A: ring {layout}, 65536 slots")),
         "{log}"
     );
 }

@@ -255,7 +255,7 @@ impl Scanner {
         });
         while let Some(step) = pass.expansion.next() {
             if let Some((directory, owner)) = step {
-                pass.left_out += u32::from(!self.add_directory(directory, owner));
+                pass.left_out += self.add_directory(directory, owner);
             }
             if Instant::now() >= end {
                 self.current_pass = Some(pass);
@@ -267,16 +267,19 @@ impl Scanner {
         true
     }
 
-    /// Opens a directory that the pass found. Returns false if `max_directories` leaves no room for it.
-    fn add_directory(&mut self, directory: Directory, owner: Option<u32>) -> bool {
+    /// Opens a directory that the pass found. Returns how many directories that the pass found `max_directories` leaves no room for now:
+    /// 1 if it is this one, or another one that made room.
+    fn add_directory(&mut self, directory: Directory, owner: Option<u32>) -> u32 {
+        let mut left_out = 0;
         let path = directory.path.clone();
         let known = self.directories.get(&path);
         // The directory may have another owner now, or be another directory of the same name.
         if known.is_none_or(|known| known.directory != directory || known.owner != owner) {
             self.directories.remove(&path);
-            if !self.make_room(owner) {
-                return false;
-            }
+            let Some(removed) = self.make_room(owner) else {
+                return 1;
+            };
+            left_out = removed;
             self.last_number += 1;
             let mut watched = Watched::default();
             (watched.directory, watched.owner, watched.number) =
@@ -287,39 +290,36 @@ impl Scanner {
             watched.reopen();
             watched.pass = self.pass_number;
         }
-        true
+        left_out
     }
 
-    /// Makes room for one more directory of this user, and removes another directory if necessary. Returns false if it cannot.
-    fn make_room(&mut self, owner: Option<u32>) -> bool {
-        let Some(owner) = owner else { return true };
+    /// Makes room for one more directory of this user, and removes another directory if necessary. Returns the number of directories that
+    /// were removed and that the pass has found already: it will not meet them again. `None`: there is no room.
+    fn make_room(&mut self, owner: Option<u32>) -> Option<u32> {
+        let Some(owner) = owner else { return Some(0) };
         let most = self.config.max_directories;
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         for owner in self.directories.values().filter_map(|known| known.owner) {
             *counts.entry(owner).or_default() += 1;
         }
         if counts.values().sum::<usize>() < most {
-            return true;
+            return Some(0);
         }
         let has = counts.get(&owner).copied().unwrap_or(0);
         let greediest = counts.iter().max_by_key(|(_, count)| **count);
-        let Some((&greediest, _)) = greediest.filter(|(_, count)| **count >= has + 2) else {
-            return false;
-        };
+        let (&greediest, _) = greediest.filter(|(_, count)| **count >= has + 2)?;
         let all = self.directories.values();
         let newest = all
             .filter(|watched| watched.owner == Some(greediest))
-            .max_by_key(|watched| watched.number);
-        let Some(path) = newest.map(|newest| newest.directory.path.clone()) else {
-            return false;
-        };
+            .max_by_key(|watched| watched.number)?;
+        let path = newest.directory.path.clone();
         let _about = log::about(Some(greediest));
         tracing::warn!(
             "{}: no longer scanned: max_directories ({most}) is reached and uid {greediest} has the most directories; raise it in nixl.conf",
             log::shown(&path),
         );
-        self.directories.remove(&path);
-        true
+        let removed = self.directories.remove(&path)?;
+        Some(u32::from(removed.pass == self.pass_number))
     }
 
     /// Removes the directories that the pass did not find.
