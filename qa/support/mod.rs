@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -184,6 +184,16 @@ pub fn pcp(variable: &str) -> String {
 /// Directory for one test, with a configuration that scans its `rings`.
 pub struct Home {
     dir: TempDir,
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // A process that is ending, such as the PMDA of a pmcd that has ended, may still create a file.
+        soon(|| match fs::remove_dir_all(self.dir()) {
+            Err(err) if err.kind() != ErrorKind::NotFound => None,
+            _ => Some(()),
+        });
+    }
 }
 
 impl Home {
