@@ -335,4 +335,4 @@ impl RingIdentity {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -96,16 +96,16 @@ impl RingReader {
             Access::Write => lock(ring.file(), now),
             access => (Mode::Observe(access), None),
         };
-        let mut gaps = Gaps::default();
         let checkpoint = match last_batch {
-            Some(batch) if batch.ring.is_same_file(&identity) => {
-                // The ring may have been full before the slots of the batch were released: then events are missing before this slot.
-                gaps.add(ring.between(1, batch.from));
-                *batch
-            }
+            Some(batch) if batch.ring.is_same_file(&identity) => *batch,
             _ => recovery::empty_checkpoint(&ring, None, identity, mode)
                 .map_err(|_| Rejection::Replaced)?,
         };
+        let mut gaps = Gaps::default();
+        if recovery::had_overflow(&ring, &checkpoint) {
+            // The position of the gap was not stored: it is the slot before the batch.
+            gaps.add(ring.between(1, checkpoint.from));
+        }
         Ok(Self {
             ring,
             mode,

@@ -13,14 +13,14 @@ fn write_word(file: &File, word: usize, value: u64) {
 }
 
 /// A v4 ring of 16 slots whose values are 100 plus the position, and the checkpoint of its batch `from..end`.
-struct RingFixture {
+pub(crate) struct RingFixture {
     file: File,
-    ring: Ring,
-    checkpoint: Checkpoint,
+    pub(crate) ring: Ring,
+    pub(crate) checkpoint: Checkpoint,
 }
 
 impl RingFixture {
-    fn new(from: u64, end: u64) -> Self {
+    pub(crate) fn new(from: u64, end: u64) -> Self {
         let file = tempfile::tempfile().expect("a temporary file");
         file.set_len(Layout::V4.file_len(16).expect("small"))
             .expect("space");
@@ -103,7 +103,7 @@ impl RingFixture {
     }
 
     /// Sets the position of the producer that is loaded after the slots.
-    fn set_write_pos(&self, write_pos: u64) {
+    pub(crate) fn set_write_pos(&self, write_pos: u64) {
         write_word(&self.file, WRITE_POS, write_pos);
     }
 

@@ -175,3 +175,52 @@ pub(super) fn empty_checkpoint(
         released: true,
     })
 }
+
+/// True if the ring was full when its last known batch was copied or, if the batch's slots were not released, is full now. The
+/// producer had to stop at the slot before the batch, and events are missing from there.
+pub(super) fn had_overflow(ring: &Ring, checkpoint: &Checkpoint) -> bool {
+    let most_pending = ring.capacity() - 1;
+    let current = ring.positions().ok().filter(|_| checkpoint.is_in_flight());
+    let write_pos = current.map_or(checkpoint.producer.write_pos, |(_, write_pos)| write_pos);
+    !checkpoint.followed
+        && checkpoint.from != checkpoint.end
+        && (ring.between(checkpoint.from, checkpoint.producer.write_pos) == most_pending
+            || ring.between(checkpoint.from, write_pos) == most_pending)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::checkpoint::tests::RingFixture;
+
+    #[test]
+    fn overflow_is_found_in_the_checkpoint() {
+        // The batch has 15 of 16 slots.
+        let mut overflowed = RingFixture::new(4, 3);
+        assert!(had_overflow(&overflowed.ring, &overflowed.checkpoint));
+        overflowed.checkpoint.released = true;
+        assert!(had_overflow(&overflowed.ring, &overflowed.checkpoint));
+        overflowed.checkpoint.followed = true;
+        assert!(
+            !had_overflow(&overflowed.ring, &overflowed.checkpoint),
+            "another drains it"
+        );
+        let mut empty = RingFixture::new(4, 3).checkpoint;
+        (empty.from, empty.end, empty.producer.write_pos) = (4, 4, 3);
+        assert!(
+            !had_overflow(&overflowed.ring, &empty),
+            "nothing was counted"
+        );
+    }
+
+    #[test]
+    fn overflow_before_the_release_is_found_in_the_ring() {
+        let mut fixture = RingFixture::new(4, 10);
+        fixture.set_write_pos(2);
+        assert!(!had_overflow(&fixture.ring, &fixture.checkpoint));
+        fixture.set_write_pos(3);
+        assert!(had_overflow(&fixture.ring, &fixture.checkpoint));
+        fixture.checkpoint.released = true;
+        assert!(!had_overflow(&fixture.ring, &fixture.checkpoint));
+    }
+}
