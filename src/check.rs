@@ -10,7 +10,7 @@ use crate::config::{Config, LoadedConfig};
 use crate::discovery::directory::{self, Directory, Expansion};
 use crate::discovery::name;
 use crate::discovery::scan::{Found, Scanner, is_starting};
-use crate::error::{ConfigError, Rejection};
+use crate::error::{AgentLimit, ConfigError, Rejection};
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::ScanThreads;
 use crate::rights;
@@ -42,11 +42,29 @@ const PROBLEM: &str = "problem: ";
 /// Beginning of a line about what is doubtful.
 const WARNING: &str = "warning: ";
 
+/// Whether a line needs action.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Level {
+    #[default]
+    Info,
+    Warning,
+    Problem,
+}
+
+impl Level {
+    fn prefix(self) -> &'static str {
+        match self {
+            Level::Info => "",
+            Level::Warning => WARNING,
+            Level::Problem => PROBLEM,
+        }
+    }
+}
+
 /// Line below a directory: about a file, or why the directory cannot be scanned.
 #[derive(Debug, Default)]
 struct Line {
-    /// [`PROBLEM`], [`WARNING`] or nothing.
-    level: &'static str,
+    level: Level,
     text: String,
     /// Owner of a file that `max_agents` must have room for: it has a writer or events. Then true if the daemon reads it.
     place: Option<(u32, bool)>,
@@ -215,19 +233,19 @@ fn scan(config: &Config, summary: &mut Summary, out: &mut dyn Write) -> io::Resu
         let line = |found| check_file(found, &mut scanner, summary);
         let mut of_directory: Vec<Line> = files.into_iter().map(line).collect();
         of_directory.extend(error.map(|errno| Line {
-            level: PROBLEM,
+            level: Level::Problem,
             text: format!("cannot be scanned: {}", directory::open_error(errno)),
             ..Line::default()
         }));
         directories.push(directory);
         lines.push(of_directory);
     }
-    refuse_beyond(config.max_agents, lines.iter_mut().flatten());
+    reject_beyond(config.max_agents, lines.iter_mut().flatten());
     for (directory, lines) in directories.iter().zip(&lines) {
         writeln!(out, "directory {}", directory.path.display())?;
         for Line { level, text, .. } in lines {
-            summary.problems += usize::from(*level == PROBLEM);
-            writeln!(out, "  {level}{text}")?;
+            summary.problems += usize::from(*level == Level::Problem);
+            writeln!(out, "  {}{text}", level.prefix())?;
         }
     }
     if directories.is_empty() {
@@ -247,7 +265,7 @@ fn scan(config: &Config, summary: &mut Summary, out: &mut dyn Write) -> io::Resu
 
 /// Marks the files that the daemon has no place for, or would have none for. As in `agents::eviction`, the newest of the user with
 /// the most makes room.
-fn refuse_beyond<'a>(max_agents: usize, lines: impl Iterator<Item = &'a mut Line>) {
+fn reject_beyond<'a>(max_agents: usize, lines: impl Iterator<Item = &'a mut Line>) {
     let mut wanted: Vec<_> = lines.filter_map(|line| Some((line.place?, line))).collect();
     let count = wanted.len();
     // The daemon has found these first.
@@ -261,8 +279,12 @@ fn refuse_beyond<'a>(max_agents: usize, lines: impl Iterator<Item = &'a mut Line
             let newest = taken.iter().rposition(|taken| places.of(taken.0) == most);
             let (owner, line) = taken.remove(newest.unwrap_or_default());
             places.change(owner, 1, 0);
-            let rejection = Rejection::TooMany { max_agents };
-            line.level = PROBLEM;
+            let limit = AgentLimit {
+                places: max_agents,
+                max_agents,
+            };
+            let rejection = Rejection::TooMany { limit };
+            line.level = Level::Problem;
             line.text += &format!("; rejected: {rejection}, {count} files need room");
         }
     }
@@ -287,10 +309,10 @@ fn check_file(mut found: Found, scanner: &mut Scanner, summary: &mut Summary) ->
             summary.foreign += usize::from(is_foreign);
             line.text += &format!("rejected: {rejection}");
             // The log has a warning of such a file.
-            if rejection.concerns_a_ring() {
+            if rejection.may_be_telemetry() {
                 match is_starting(&found.facts, &rejection) {
                     true => line.text += "; while its agent starts, look again in 10 s",
-                    false => line.level = PROBLEM,
+                    false => line.level = Level::Problem,
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 //! Rings and stores in the telemetry directories: directories that are scanned, candidates in them, rejections, instance names.
 //!
-//! It does not know which agents exist: `agents` attaches the files that [`scan::Scanner`] returns. Start with [`scan`]; a file
+//! It does not know which agents exist: `collector` attaches the files that [`scan::Scanner`] returns. Start with [`scan`]; a file
 //! is checked in [`ring`] or [`store`].
 
 pub mod directory;

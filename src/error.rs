@@ -5,6 +5,7 @@
 
 use crate::base::tmpfs::Space;
 use nix::errno::Errno;
+use std::fmt;
 use std::path::PathBuf;
 
 /// Why a file in a telemetry directory is not accepted. It costs that file and nothing else.
@@ -156,10 +157,10 @@ pub enum Rejection {
         max_capacity: u64,
     },
     /// The limit on agents is reached.
-    #[error("max_agents ({max_agents}) is reached; raise max_agents in nixl.conf")]
+    #[error("{limit}; {}", .limit.remedy())]
     TooMany {
-        /// Limit from the configuration.
-        max_agents: usize,
+        /// The limit.
+        limit: AgentLimit,
     },
     /// Too many new names of the owner's agents lately.
     #[error(
@@ -207,24 +208,36 @@ impl Rejection {
     /// True if the file is a NIXL ring or store, or may be one, so that the rejection matters to an operator. Other files are
     /// unrelated files in a shared directory.
     #[must_use]
-    pub fn concerns_a_ring(&self) -> bool {
+    pub fn may_be_telemetry(&self) -> bool {
         match self {
             Rejection::NoReadAccess { ring_size, .. } | Rejection::Links { ring_size, .. } => {
                 *ring_size
             }
-            _ => !matches!(
-                self,
-                Rejection::Kind
-                    | Rejection::Owner { .. }
-                    | Rejection::Size { .. }
-                    | Rejection::Blank { .. }
-                    | Rejection::Versions { .. }
-                    | Rejection::Version { .. }
-                    | Rejection::Name
-                    | Rejection::Magic { .. }
-                    | Rejection::Exited
-                    | Rejection::Replaced
-            ),
+            Rejection::Kind
+            | Rejection::Owner { .. }
+            | Rejection::Size { .. }
+            | Rejection::Blank { .. }
+            | Rejection::Versions { .. }
+            | Rejection::Version { .. }
+            | Rejection::Name
+            | Rejection::Magic { .. }
+            | Rejection::Exited
+            | Rejection::Replaced => false,
+            Rejection::Uninitialised { .. }
+            | Rejection::Unsupported { .. }
+            | Rejection::StoreSize { .. }
+            | Rejection::Schema { .. }
+            | Rejection::Malformed { .. }
+            | Rejection::Capacity { .. }
+            | Rejection::Length { .. }
+            | Rejection::Mask { .. }
+            | Rejection::Positions { .. }
+            | Rejection::Sparse { .. }
+            | Rejection::TooLarge { .. }
+            | Rejection::TooMany { .. }
+            | Rejection::NewNames
+            | Rejection::Failed
+            | Rejection::Io { .. } => true,
         }
     }
 
@@ -247,6 +260,39 @@ impl Rejection {
                 | Rejection::Positions { .. }
                 | Rejection::Sparse { .. } | Rejection::TooMany { .. } | Rejection::NewNames | Rejection::Io { .. }
         )
+    }
+}
+
+/// Limit on agents at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentLimit {
+    /// Number of places for agents: `max_agents`, or fewer if the process may not open so many files.
+    pub places: usize,
+    /// Limit from the configuration.
+    pub max_agents: usize,
+}
+
+impl AgentLimit {
+    /// Returns what to do where the limit is reached.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self.places < self.max_agents {
+            true => "raise the limit of open files of pmcd's service (LimitNOFILE)",
+            false => "raise max_agents in nixl.conf",
+        }
+    }
+}
+
+impl fmt::Display for AgentLimit {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.places < self.max_agents {
+            true => write!(
+                f,
+                "the limit of open files leaves room for {} agents, which is reached",
+                self.places
+            ),
+            false => write!(f, "max_agents ({}) is reached", self.max_agents),
+        }
     }
 }
 

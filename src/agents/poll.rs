@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Polls of the files of agents in which nothing happens. A drain skips these agents, which almost always are almost all.
+//! Polls of the files of agents in which nothing happens. A drain skips these agents, which most are.
 
 use crate::agents::Agent;
 use crate::base::clock::Now;

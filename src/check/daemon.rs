@@ -4,7 +4,7 @@
 //! the check.
 
 use crate::base::file::{FileFacts, FileId, list_names_at};
-use crate::check::as_root;
+use crate::check::{WARNING, as_root};
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, ENVIRONMENT_VARIABLES, Environment};
@@ -103,7 +103,7 @@ pub fn lines(
     };
     let config_read = journal::config_read(&file).unwrap_or_default();
     warnings.extend(outdated_warning(file_of_daemon, config_read));
-    let warnings = warnings.iter().map(|line| format!("warning: {line}"));
+    let warnings = warnings.iter().map(|line| format!("{WARNING}{line}"));
     let first = format!("daemon: pid {pid}, started with {with}");
     Ok([first].into_iter().chain(warnings).collect())
 }

@@ -2,7 +2,7 @@
 
 //! `--check`: the line of a ring or a store.
 
-use super::{Line, PROBLEM, Summary, WARNING, daemon};
+use super::{Level, Line, Summary, daemon};
 use crate::base::file::FileFacts;
 use crate::discovery::name;
 use crate::discovery::scan::Opened;
@@ -112,22 +112,16 @@ fn describe_ring(
         *text += ", drained by the process that has it locked";
     }
     if pending + 1 == capacity {
-        line.level = PROBLEM;
-        text.push_str(match (is_drained || is_locked, readers.is_empty()) {
-            (true, _) => ", full: NIXL drops events; raise NIXL_TELEMETRY_BUFFER_SIZE",
-            (_, false) => ", full: NIXL drops events; remove observe, or start what is to drain it",
-            _ => {
-                line.level = WARNING;
-                ", full: its agent has filled it, and NIXL drops events until pmdanixl drains it"
-            }
-        });
+        let (level, why) = fullness(is_drained || is_locked, !readers.is_empty());
+        line.level = level;
+        text.push_str(why);
     }
     // A ring that is only followed may have another consumer.
     if candidate.access != Access::FollowOnly {
         let agents = writers.iter().copied();
         let agents = agents.filter(|process| process.is_agent() && process.id.is_running());
         if topmost(&Vec::from_iter(agents)).len() > 1 {
-            line.level = PROBLEM;
+            line.level = Level::Problem;
             *text += "; several processes must not use one ring; give each agent a name or a directory of its own, and end other programs that drain it";
         }
     }
@@ -135,7 +129,7 @@ fn describe_ring(
         Access::FollowOnly => *text += ", only followed",
         // The process with the lock is a daemon. It may have rights that this check does not have.
         Access::Denied(errno) if !is_locked => {
-            line.level = PROBLEM;
+            line.level = Level::Problem;
             *text += &format!(
                 ", may not be written to ({errno}) and is only followed; run as root or as the user of its agent"
             );
@@ -143,6 +137,24 @@ fn describe_ring(
         Access::Write | Access::Denied(_) => {}
     }
     pending > 0 || !writers.is_empty()
+}
+
+/// Returns what a full ring means, by whether a process drains it and whether pmdanixl has it open.
+fn fullness(is_drained: bool, is_read: bool) -> (Level, &'static str) {
+    match (is_drained, is_read) {
+        (true, _) => (
+            Level::Problem,
+            ", full: NIXL drops events; raise NIXL_TELEMETRY_BUFFER_SIZE",
+        ),
+        (_, true) => (
+            Level::Problem,
+            ", full: NIXL drops events; remove observe, or start what is to drain it",
+        ),
+        _ => (
+            Level::Warning,
+            ", full: its agent has filled it, and NIXL drops events until pmdanixl drains it",
+        ),
+    }
 }
 
 /// True if no event was ever written to the ring.

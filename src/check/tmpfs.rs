@@ -4,6 +4,7 @@
 //! needs a new page for a file.
 
 use crate::base::tmpfs::Space;
+use crate::check::WARNING;
 use crate::discovery::directory::Directory;
 use nix::libc::dev_t;
 use nix::sys::stat::{fstat, stat};
@@ -33,7 +34,7 @@ pub fn warn(directories: &[Directory], out: &mut impl Write) -> io::Result<()> {
         let mount = mount_point(&directory.path, device).display();
         writeln!(
             out,
-            "warning: the tmpfs {mount} is more than {NEARLY_FULL} % full: {space}. SIGBUS kills an application that finds no room for its ring or store; remove files there, or enlarge it: mount -o remount,size=SIZE {mount}"
+            "{WARNING}the tmpfs {mount} is more than {NEARLY_FULL} % full: {space}. SIGBUS kills an application that finds no room for its ring or store; remove files there, or enlarge it: mount -o remount,size=SIZE {mount}"
         )?;
     }
     Ok(())

@@ -123,7 +123,7 @@ impl Collector {
         };
         let raw = self.name_before(&found);
         let known = self.ring_agent(&found, &raw).map(|(key, _)| key);
-        if self.has_room(
+        if self.make_room_for(
             now,
             known,
             candidate.header.pending() > 0,

@@ -44,7 +44,7 @@ pub struct Activity {
     pub places: u32,
     /// Places that are taken.
     pub places_taken: u32,
-    /// Rejections of files for lack of a place.
+    /// Rejections of files for lack of a place, or because of too many new names.
     pub place_rejections: u64,
     /// Directories that are scanned.
     pub directories: u32,

@@ -6,7 +6,7 @@ use super::Collector;
 use super::new_names::NewNames;
 use crate::agents::{Agent, AgentKey, Evictable};
 use crate::discovery::scan::Found;
-use crate::error::Rejection;
+use crate::error::{AgentLimit, Rejection};
 use crate::log;
 use crate::procfs::process::Holder;
 use std::collections::HashSet;
@@ -21,20 +21,27 @@ pub(super) struct Limits {
     /// Number of places: `max_agents`, or fewer if the process may not open so many files.
     pub places: usize,
     pub new_names: NewNames,
-    /// Number of rejections for lack of a place since the start.
+    /// Number of rejections since the start for lack of a place, or because of too many new names.
     pub rejections: u64,
     /// Users whose files were rejected for lack of a place among the files of this scan, and true if those files had events.
     pub rejected_users: HashSet<(u32, bool)>,
 }
 
 impl Collector {
+    fn agent_limit(&self) -> AgentLimit {
+        AgentLimit {
+            places: self.limits.places,
+            max_agents: self.shared.config.max_agents,
+        }
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.agents.places().total() >= self.limits.places
     }
 
     /// Makes room for a file that was found, if there is none; `key` is its agent, if that is known. Returns false, and rejects the
     /// file, if there is no room now. A file without events that no process has open does not evict any agent.
-    pub(super) fn has_room(
+    pub(super) fn make_room_for(
         &mut self,
         now: Instant,
         key: Option<AgentKey>,
@@ -61,7 +68,7 @@ impl Collector {
             let is_rejected = self.limits.rejected_users.contains(&(uid, has_events));
             if !may_evict || is_rejected || !self.evict_for(uid, has_events, now) {
                 let has_exited = holder == Holder::Absent;
-                self.reject(found, without_place(has_exited, self.limits.places));
+                self.reject(found, without_place(has_exited, self.agent_limit()));
                 if may_evict {
                     self.limits.rejections += 1;
                     // No other file of this user would get a place now. The next listing finds them again.
@@ -102,6 +109,7 @@ impl Collector {
     /// process has open are detached only for a file that `has_events`: a file that is only open does not replace its like.
     fn evict(&mut self, evictable: Evictable, has_events: bool, now: Instant) {
         let Evictable { key, is_live } = evictable;
+        let limit = self.agent_limit();
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
@@ -124,18 +132,16 @@ impl Collector {
                 agent.waiting = Some((name.to_owned(), facts.id));
             }
         }
-        let max_agents = self.limits.places;
         if !agent.entry.lifecycle.is_dormant() && !agent.has_files() {
             let was_published = agent.is_published();
             agent.withdraw(now);
             let (instance, uid) = (&agent.name.instance, agent.name.owner);
             match is_live {
                 true => tracing::warn!(
-                    "agent {instance}: evicted: max_agents ({max_agents}) is reached, and uid {uid} has the most agents; raise max_agents in nixl.conf"
+                    "agent {instance}: evicted: {limit}, and uid {uid} has the most agents; {}",
+                    limit.remedy()
                 ),
-                false => tracing::info!(
-                    "agent {instance}: evicted: it has exited, and max_agents ({max_agents}) is reached"
-                ),
+                false => tracing::info!("agent {instance}: evicted: it has exited, and {limit}"),
             }
             // The eviction is published before the new agent.
             self.changes.extend(agent.change_since(was_published, key));
@@ -144,7 +150,7 @@ impl Collector {
         // Polls keep its rings mapped.
         self.agents.end_poll(key);
         for (source, facts) in detached {
-            let rejection = without_place(source.file.liveness.has_no_holder(), max_agents);
+            let rejection = without_place(source.file.liveness.has_no_holder(), limit);
             self.scanner.reject(&source.file.path, &facts, rejection);
         }
     }
@@ -168,9 +174,9 @@ impl Collector {
 
 /// Returns why a file is not attached for lack of a place. Only a file that certainly no process has, if `has_exited`, is not found
 /// again before it changes.
-fn without_place(has_exited: bool, max_agents: usize) -> Rejection {
+fn without_place(has_exited: bool, limit: AgentLimit) -> Rejection {
     match has_exited {
         true => Rejection::Exited,
-        false => Rejection::TooMany { max_agents },
+        false => Rejection::TooMany { limit },
     }
 }

@@ -54,7 +54,7 @@ impl ProcessScans {
     }
 
     /// Notes that a scan has failed. The next one is full, after a pause.
-    fn has_failed(&mut self, now: Instant) {
+    fn note_failure(&mut self, now: Instant) {
         (self.pause_ends, self.last_full) = (Some(now + MAX_PAUSE), None);
     }
 }
@@ -90,7 +90,7 @@ impl Collector {
         let scans = &mut self.process_scans;
         match scans.scan.wait(wait, now) {
             None => {}
-            Some(Err(ScanFailed)) => scans.has_failed(now),
+            Some(Err(ScanFailed)) => scans.note_failure(now),
             Some(Ok(process_scan)) => {
                 let time = process_scan.duration;
                 let pause = (time * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE);
@@ -133,7 +133,7 @@ impl Collector {
         request.pod_logs.clone_from(&self.shared.config.pod_logs);
         let read = move |context: &_| ProcessScan::run(request, context);
         if !scans.scan.start(now, read) {
-            scans.has_failed(now);
+            scans.note_failure(now);
         } else if is_full {
             scans.last_full = Some(now);
         }

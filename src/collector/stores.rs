@@ -93,7 +93,7 @@ impl Collector {
             }
             StoreVerdict::Present(key) => self.attach_present(key, store, now),
             StoreVerdict::Next(known) => {
-                if self.has_room(now, known, true, || Holder::Absent, &store.found) {
+                if self.make_room_for(now, known, true, || Holder::Absent, &store.found) {
                     let key = known.unwrap_or_else(|| self.new_store_agent(&store, now));
                     self.begin_store(key, &store, now);
                     self.add_store(key, store, now);
@@ -108,7 +108,7 @@ impl Collector {
         // Nothing more will come, so that it is counted even if there is no room.
         if has_exited && !self.read_last(key, &mut store, now) {
             self.reject(&store.found, Rejection::Exited);
-        } else if self.has_room(now, Some(key), !has_exited, || Holder::Absent, &store.found) {
+        } else if self.make_room_for(now, Some(key), !has_exited, || Holder::Absent, &store.found) {
             self.add_store(key, store, now);
         } else if let Some(agent) = self.agents.get_mut(key) {
             // No other store becomes this agent's while its present one waits for room.
@@ -117,7 +117,7 @@ impl Collector {
         }
     }
 
-    /// Decides what is to be done with a store. Asks the kernel about processes, and changes no agent.
+    /// Decides what is to be done with a store. Asks the kernel about processes. Changes no agent; may note the store as counted.
     fn judge_store(&mut self, store: &FoundStore, now: Instant) -> StoreVerdict {
         let same_name = self.agents.named(&store.description.agent);
         let same_name = same_name.filter(|(_, agent)| agent.has_stores());
@@ -131,7 +131,7 @@ impl Collector {
                 alike.push(key);
             }
         }
-        if store.has_exited() && self.is_over(store, now) {
+        if store.has_exited() && self.note_if_over(store, now) {
             return StoreVerdict::Over;
         }
         if self.shared.in_first_scan {
@@ -151,8 +151,9 @@ impl Collector {
             && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.shared.config.retain)
     }
 
-    /// True if nothing of a store without a process counts, which is not the present store of any agent.
-    fn is_over(&mut self, store: &FoundStore, now: Instant) -> bool {
+    /// True if nothing of a store without a process counts, which is not the present store of any agent. Without a table of counted stores,
+    /// notes it there.
+    fn note_if_over(&mut self, store: &FoundStore, now: Instant) -> bool {
         // An earlier version left no table. What had ended before this version started is taken for counted.
         if !self.shared.journal.knows_counted_stores() {
             let (id, uid) = (store.id, store.found.facts.uid);

@@ -115,7 +115,7 @@ mod tests {
         });
         let rejection = rejection.expect_err("no store");
         assert!(
-            rejection.is_unsupported() && rejection.concerns_a_ring(),
+            rejection.is_unsupported() && rejection.may_be_telemetry(),
             "{rejection}"
         );
     }

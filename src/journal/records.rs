@@ -20,8 +20,10 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) const RECORD_LEN: u64 = 8 * RECORD_WORDS as u64;
 /// Number of records by which the file grows.
 pub(super) const CHUNK: usize = 64;
-/// First eight bytes of the file.
+/// First word of the file.
 const MAGIC: u64 = u64::from_le_bytes(*b"NIXLPMDA");
+/// Index of the word in the header that has [`FORMAT`].
+const FORMAT_INDEX: usize = 1;
 /// Index of the word in the header that is 1 if the file has a complete table of counted stores. Earlier versions left 0 there.
 pub(super) const HAS_STORES: usize = 4;
 /// Version of the format, and the lengths that it depends on. A later version may have longer entries: words are added at the
@@ -103,7 +105,7 @@ impl Records {
             ));
         }
         // From here on entries have words of this version, which an earlier version does not know.
-        records.head(|words| words[1].store(FORMAT, Relaxed))?;
+        records.head(|words| words[FORMAT_INDEX].store(FORMAT, Relaxed))?;
         let _ = records.shrink();
         let found = StateContents {
             records: found,

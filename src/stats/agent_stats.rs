@@ -22,6 +22,15 @@ const LAST: [EventType; 6] = [
     EventType::XferPostTime,
 ];
 
+/// Index of a type in [`LAST`].
+const fn last_index(kind: EventType) -> usize {
+    let mut at = 0;
+    while LAST[at] as usize != kind as usize {
+        at += 1;
+    }
+    at
+}
+
 /// Sums, last values and histograms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentStats {
@@ -91,14 +100,14 @@ impl AgentStats {
                     let time = Scaled::from(value);
                     self.count(Histogram::XferTime, bounds.find(time));
                     windows.xfer_time.record(time);
-                    self.set_last(4, value);
+                    self.set_last(const { last_index(EventType::XferTime) }, value);
                 }
                 Some(EventType::XferPostTime) => {
                     self.pairing.drop_pending();
                     let time = Scaled::from(value);
                     self.count(Histogram::PostTime, bounds.find(time));
                     windows.post_time.record(time);
-                    self.set_last(5, value);
+                    self.set_last(const { last_index(EventType::XferPostTime) }, value);
                 }
                 Some(kind @ (EventType::TxBytes | EventType::RxBytes)) => {
                     if let Some(bandwidth) = self.pairing.complete(value) {
@@ -107,17 +116,21 @@ impl AgentStats {
                         windows.bandwidth.record(rate);
                     }
                     self.count(Histogram::Size, Bounds::SIZE.find(value));
-                    self.set_last(usize::from(kind == EventType::RxBytes), value);
+                    let at = match kind {
+                        EventType::RxBytes => const { last_index(EventType::RxBytes) },
+                        _ => const { last_index(EventType::TxBytes) },
+                    };
+                    self.set_last(at, value);
                 }
                 Some(EventType::MemoryRegistered) => {
                     self.pairing.drop_pending();
                     self.registered = self.registered.saturating_add(value);
-                    self.set_last(2, value);
+                    self.set_last(const { last_index(EventType::MemoryRegistered) }, value);
                 }
                 Some(EventType::MemoryDeregistered) => {
                     self.pairing.drop_pending();
                     self.registered = self.registered.saturating_sub(value);
-                    self.set_last(3, value);
+                    self.set_last(const { last_index(EventType::MemoryDeregistered) }, value);
                 }
                 None
                 | Some(EventType::TxRequests | EventType::RxRequests | EventType::EventsDropped) => {

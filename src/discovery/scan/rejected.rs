@@ -56,7 +56,7 @@ impl Class {
             _ if is_starting => Class::Transient,
             Rejection::Exited => Class::Transient,
             rejection if rejection.is_unsupported() => Class::Unsupported,
-            rejection if rejection.concerns_a_ring() => Class::Ring,
+            rejection if rejection.may_be_telemetry() => Class::Ring,
             _ => Class::Unrelated,
         }
     }
@@ -84,7 +84,7 @@ impl RejectedFiles {
         let starting = is_starting(facts, rejection);
         let key = (directory, facts.id);
         let mut logged = self.remove(key).unwrap_or_default();
-        let most = match starting || rejection.concerns_a_ring() {
+        let most = match starting || rejection.may_be_telemetry() {
             true => MAX_FILES,
             false => MAX_FILES - RESERVED_FOR_RINGS,
         };
@@ -100,7 +100,7 @@ impl RejectedFiles {
         let new = !starting && !logged.contains(&discriminant(rejection));
         if new {
             logged.push(discriminant(rejection));
-            if rejection.concerns_a_ring() {
+            if rejection.may_be_telemetry() {
                 tracing::warn!("{}: rejected: {rejection}", shown());
             } else {
                 tracing::debug!("{}: rejected: {rejection}", shown());
@@ -126,7 +126,7 @@ impl RejectedFiles {
 
     /// Marks a file of this name as met by a listing. Returns true if it is known as unrelated, so that it needs no stat(2),
     /// although the name may have been given to a new file with the same inode number.
-    pub fn is_known_unrelated(&mut self, key: Key, name: &OsStr, listing: u64) -> bool {
+    pub fn mark_listed_name(&mut self, key: Key, name: &OsStr, listing: u64) -> bool {
         match self.files.get_mut(&key) {
             Some(rejected) if rejected.name == name => {
                 rejected.last_listing = listing;
@@ -137,7 +137,7 @@ impl RejectedFiles {
     }
 
     /// Marks a file as found by a listing. Returns true if it is unchanged since its rejection and the reason is not temporary.
-    pub fn is_known(&mut self, directory: u64, facts: &FileFacts, listing: u64) -> bool {
+    pub fn mark_listed(&mut self, directory: u64, facts: &FileFacts, listing: u64) -> bool {
         let rejected = self.files.get_mut(&(directory, facts.id));
         rejected.is_some_and(|rejected| {
             rejected.last_listing = listing;

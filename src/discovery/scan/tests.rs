@@ -84,7 +84,7 @@ fn file_with_empty_header_is_checked_again_while_it_is_new() {
     let mut facts = found[0].facts;
     facts.changed = (1, 0);
     for look in 0..3 {
-        assert_eq!(scanner.rejected.is_known(1, &facts, 1), look > 0);
+        assert_eq!(scanner.rejected.mark_listed(1, &facts, 1), look > 0);
         let path = dir.path().join("zeros");
         let rejection = Rejection::Uninitialised { full: None };
         let new = scanner.rejected.reject(1, &path, &facts, &rejection, 1);
@@ -239,10 +239,10 @@ fn only_unrelated_files_are_skipped_by_name_and_inode() {
     ] {
         rejected.reject(1, &path, &old, &rejection, 1);
         assert_eq!(
-            rejected.is_known_unrelated((1, old.id), "agent".as_ref(), 2),
+            rejected.mark_listed_name((1, old.id), "agent".as_ref(), 2),
             skips
         );
-        assert!(!rejected.is_known_unrelated((1, old.id), "other".as_ref(), 2));
+        assert!(!rejected.mark_listed_name((1, old.id), "other".as_ref(), 2));
     }
 }
 

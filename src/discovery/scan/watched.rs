@@ -205,10 +205,7 @@ impl Watched {
             };
             let key = (self.number, id);
             let is_known = files.attached.contains(&id)
-                || files
-                    .rejected
-                    .is_known_unrelated(key, name, self.last_begun)
-                    && !listing.is_full;
+                || files.rejected.mark_listed_name(key, name, self.last_begun) && !listing.is_full;
             if !is_known && name != "." && name != ".." {
                 self.check(name.to_owned(), files);
             }
@@ -224,7 +221,7 @@ impl Watched {
         let is_known = files.attached.contains(&facts.id)
             || files
                 .rejected
-                .is_known(self.number, &facts, self.last_begun);
+                .mark_listed(self.number, &facts, self.last_begun);
         let is_lock = facts.is_file() && is_owner_lock(&name, facts.size);
         if !is_known && !is_lock {
             files.found.push(Found {

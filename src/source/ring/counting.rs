@@ -140,11 +140,9 @@ impl RingReader {
         // Not more than was checked: later events may lie in a hole of a sparse file.
         let limit = self.pending.min(BATCH);
         self.has_more = self.pending > limit;
-        // A new ring begins at 0. If a batch begins there as well, it may be hard to tell whether its slots were released in a
-        // new ring. Therefore no batch ends at the end of the ring, but one slot before it, and the next one begins with the last
-        // slot. If the ring was half full, that one waits for the next drain, when more events follow. Otherwise its single event
-        // is counted now. For an answer, which has to include all events, it does not wait either, provided that the file would
-        // show a restart.
+        // No batch ends at slot 0, since a release to 0 looks like a restart of the producer. The last slot of the ring begins the next
+        // batch: in the next drain if the ring is half full, when more events follow; else now, as a batch of its own. An answer has to
+        // include all events, so that the slot does not wait if the file would show a restart.
         let end = self.checkpoint.end + limit;
         let is_shortened = limit > 1 && self.ring.between(0, end) == 0;
         let batch = self
@@ -181,7 +179,7 @@ impl RingReader {
         file: &TrackedFile,
         context: &mut DrainContext,
     ) {
-        let (now, may_be_old) = (context.now, self.may_be_old(unread, file, context));
+        let (now, may_be_old) = (context.now, self.take_old_pending(unread, file, context));
         let DrainContext {
             entry,
             windows,
@@ -239,10 +237,15 @@ impl RingReader {
         context.note_released(self.checkpoint.ring.id);
     }
 
-    /// True if the batch has events that were pending when the ring was attached, and the file was made or re-initialised more
-    /// than a minute ago. The ring does not show when such events were written, so they do not count in the percentiles of the
+    /// Takes the batch off the events that were pending when the ring was attached. Returns true if there were such events, and the file
+    /// was made or re-initialised more than a minute ago. The ring does not show when such events were written, so they do not count in the percentiles of the
     /// last minute. `unread` is the number of pending events.
-    fn may_be_old(&mut self, unread: u64, file: &TrackedFile, context: &DrainContext) -> bool {
+    fn take_old_pending(
+        &mut self,
+        unread: u64,
+        file: &TrackedFile,
+        context: &DrainContext,
+    ) -> bool {
         let len = self.ring.between(self.checkpoint.from, self.checkpoint.end);
         let old_pending = self.old_pending.get_or_insert_with(|| {
             let changed = u64::try_from(file.facts.changed.0).unwrap_or(0);

@@ -27,7 +27,7 @@ impl RingReader {
         self.pending = self.ring.between(read_pos, write_pos);
         if write_pos == self.checkpoint.end {
             // While the ring stays full, its agent loses the events that it writes.
-            if self.is_new_overflow(context) && file.liveness.state(true) != AgentState::Exited {
+            if self.note_overflow(context) && file.liveness.state(true) != AgentState::Exited {
                 let capacity = self.ring.capacity();
                 context.entry.note_pending(self.pending, capacity);
                 context.write_entry();
@@ -57,7 +57,7 @@ impl RingReader {
             .read(|ring| ring.read_from(from, limit, &mut context.shared.events))??;
         self.checkpoint = Checkpoint::of(&batch, identity, true);
         let is_full = self.pending + 1 == self.ring.capacity();
-        let pending = match is_full && !self.is_new_overflow(context) {
+        let pending = match is_full && !self.note_overflow(context) {
             true => 0,
             false => self.pending,
         };
@@ -69,9 +69,9 @@ impl RingReader {
         Ok(true)
     }
 
-    /// True if the ring is full and this counts as an overflow: once, however many batches the following takes, and again every
+    /// Notes whether the ring is full, and returns true if that counts as an overflow: once, however many batches the following takes, and again every
     /// [`OVERFLOW_PERIOD`] while it stays full.
-    fn is_new_overflow(&mut self, context: &DrainContext) -> bool {
+    fn note_overflow(&mut self, context: &DrainContext) -> bool {
         let now = context.now.instant;
         let is_full = self.pending + 1 == self.ring.capacity();
         let is_due = |counted: Instant| now.saturating_duration_since(counted) >= OVERFLOW_PERIOD;
