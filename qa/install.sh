@@ -53,10 +53,10 @@ tools_find_files() {
     grep '^#+ nixl/summary:y:' "$work/pmlogger.conf" >/dev/null || { grep '^#+' "$work/pmlogger.conf"; return 1; }
     pmieconf -f "$work/pmie.conf" rules disabled >"$work/rules" || return 1
     grep 'nixl\.ring_full' "$work/rules" >/dev/null || { cat "$work/rules"; return 1; }
-    pmrep -C :nixl :nixl-latency :nixl-loss :nixl-vllm || return 1
+    pmrep -C :nixl :nixl-latency :nixl-loss :nixl-transport :nixl-vllm || return 1
     pcp dstat --list | grep 'nixl-loss' >/dev/null || { echo "no plugin of dstat"; return 1; }
     cmp share/htop/meters/nixl "$PCP_SYSCONF_DIR/htop/meters/nixl" || return 1
-    for view in NIXL NIXL-latency NIXL-loss; do
+    for view in NIXL NIXL-latency NIXL-loss NIXL-transport; do
         cmp share/pmchart/$view "$PCP_VAR_DIR/config/pmchart/$view" || return 1
     done
 }

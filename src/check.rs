@@ -32,6 +32,7 @@ mod daemon;
 mod file;
 mod silent;
 mod tmpfs;
+mod transport;
 
 /// Time of one piece of the scan. The scan takes as many pieces as it needs.
 const PIECE: Duration = Duration::from_secs(1);
@@ -184,6 +185,7 @@ pub fn run(
         _ => {}
     }
     summary.silent = nixl_processes.report(&summary.writers, &directories, out)?;
+    nixl_processes.report_transports(config.transport, out)?;
     let stores = (!config.multiproc_dir.is_empty()).then_some(summary.stores);
     let silent = Some(summary.silent).filter(|&count| count > 0);
     let counts = [

@@ -23,6 +23,7 @@ use crate::journal::record::{Lifecycle, SavedAgent};
 use crate::journal::{Journal, RecordId};
 use crate::procfs::liveness::check_period;
 use crate::source::context::Shared;
+use crate::transport::Transports;
 use attach::Candidates;
 use descriptors::Descriptors;
 use limits::Limits;
@@ -48,6 +49,7 @@ mod round_robin;
 mod stores;
 #[cfg(test)]
 mod tests;
+mod transports;
 
 /// The agents, and what finds and drains their files.
 #[derive(Debug)]
@@ -59,6 +61,9 @@ pub struct Collector {
     /// When files of exited agents may be removed again.
     next_removal: Instant,
     process_scans: ProcessScans,
+    transports: Transports,
+    /// True if [`Collector::take_transport_change`] has not been told of the last change.
+    have_transports_changed: bool,
     turns: RoundRobin,
     agents: Registry,
     /// Changes that [`Collector::take_changes`] has not returned yet.
@@ -95,6 +100,8 @@ impl Collector {
             },
             next_removal: now,
             process_scans: ProcessScans::default(),
+            transports: Transports::default(),
+            have_transports_changed: false,
             turns: RoundRobin::default(),
             agents: Registry::default(),
             changes: Vec::new(),
@@ -150,9 +157,10 @@ impl Collector {
         }
     }
 
-    /// Runs process scans, and removes files of exited agents until `end`.
+    /// Runs process scans, reads sockets, and removes files of exited agents until `end`.
     pub fn maintain(&mut self, now: Instant, end: Instant) {
         self.scan_processes(now, Duration::ZERO);
+        self.read_transports(now);
         self.remove_exited_files(now, end);
     }
 
@@ -163,6 +171,12 @@ impl Collector {
         let is_freed = |change: &Change| !matches!(change, Change::Published(_));
         self.has_freed_memory |= changes.iter().any(is_freed);
         changes
+    }
+
+    /// Returns true if processes that use NIXL, or peers, have changed since the last call.
+    #[must_use]
+    pub fn take_transport_change(&mut self) -> bool {
+        std::mem::take(&mut self.have_transports_changed)
     }
 
     /// True if all totals survive a restart of the daemon.

@@ -77,6 +77,8 @@ pub struct Config {
     pub remove_exited_after: Option<Duration>,
     /// True if /proc is read for the processes that write to rings.
     pub proc_facts: bool,
+    /// True if the sockets of processes that use NIXL are read. Needs `proc_facts`.
+    pub transport: bool,
     /// Key of 0.1.0: ignored, with a warning.
     pub containers: bool,
     /// Directory of the kubelet's logs of pods. Its entries have the names of pods.
@@ -106,6 +108,7 @@ impl Default for Config {
             observe: false,
             remove_exited_after: None,
             proc_facts: true,
+            transport: true,
             pod_logs: "/var/log/pods".into(),
             containers: false,
         }

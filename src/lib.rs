@@ -18,6 +18,7 @@
 //! | [`store`] | files of NIXL's `prometheus_mp` exporter |
 //! | [`discovery`] | directories that are scanned, candidates in them, rejections |
 //! | [`rights`] | user, capabilities, Landlock |
+//! | [`transport`] | processes that use NIXL, and what they transfer by TCP; worker process |
 //! | [`journal`] | the state file, which makes totals survive a kill |
 //! | [`source`] | attached files: a ring that is drained or followed, a store that is read |
 //! | [`ids`] | instance ids that survive a boot; worker thread |
@@ -52,3 +53,4 @@ pub mod shm;
 pub mod source;
 pub mod stats;
 pub mod store;
+pub mod transport;

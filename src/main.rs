@@ -2,6 +2,7 @@
 
 //! Entry point of the daemon and of `--check`: options, configuration, handshake with pmcd, then the event loop.
 
+use nix::sys::prctl::set_name;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -10,18 +11,18 @@ use pmdanixl::config::loader::{ConfigLoader, log_start};
 use pmdanixl::config::options::{self, Options};
 use pmdanixl::config::pcpconf::PcpConf;
 use pmdanixl::journal::Journal;
-use pmdanixl::metrics::{AGENTS, DOMAIN};
+use pmdanixl::metrics::{AGENTS, DOMAIN, PEERS, PROCESSES};
 use pmdanixl::pcp::buckets::BucketIndoms;
 use pmdanixl::pcp::callbacks;
 use pmdanixl::pcp::daemon;
 use pmdanixl::pcp::ffi::Pmda;
-use pmdanixl::pcp::instances::AgentInstances;
+use pmdanixl::pcp::instances::KeyedInstances;
 use pmdanixl::pcp::log_file;
 use pmdanixl::pcp::server::{Indoms, Server};
 use pmdanixl::rights::confine::OwnPaths;
 use pmdanixl::rights::privilege::NotAllowed;
 use pmdanixl::rights::{self, privilege};
-use pmdanixl::{check, log, shm};
+use pmdanixl::{check, log, shm, transport};
 use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::CString;
@@ -45,6 +46,8 @@ fn main() -> ExitCode {
         print(concat!("pmdanixl ", env!("CARGO_PKG_VERSION"), "\n"))
     } else if options.check {
         run_check(&options)
+    } else if options.transport_worker {
+        run_transport_worker()
     } else {
         log::start(options.debug);
         return match run(&options) {
@@ -91,6 +94,16 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
         &mut stdout().lock(),
     )?;
     Ok(ExitCode::from(u8::from(summary.problems > 0)))
+}
+
+/// Serves the daemon as its transport worker, with no more rights than that needs.
+fn run_transport_worker() -> Result<ExitCode, Box<dyn Error>> {
+    // Otherwise the name is that of the link to the program.
+    set_name(c"pmdanixl")?;
+    transport::worker::close_inherited()?;
+    privilege::limit_reader()?;
+    transport::worker::run(stdin().lock(), stdout().lock())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run(options: &Options) -> Result<(), Box<dyn Error>> {
@@ -145,10 +158,14 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let reader = Box::new(move || source.read());
     let loaded = loaded.map(|loaded| loaded.config);
     let indoms = Indoms {
-        agents: AgentInstances::new(pmda.instances(AGENTS)),
+        agents: KeyedInstances::new(pmda.instances(AGENTS)),
+        processes: KeyedInstances::new(pmda.instances(PROCESSES)),
+        peers: KeyedInstances::new(pmda.instances(PEERS)),
         buckets: BucketIndoms::new(|serial| pmda.instances(serial)),
     };
-    let server = Server::new(domain, journal, cache_path, loaded, reader, enter, indoms)?;
+    let mut server = Server::new(domain, journal, cache_path, loaded, reader, enter, indoms)?;
+    // Another file may be at its path by the time it is started.
+    server.set_transport_program("/proc/self/exe".into());
     callbacks::init(&mut pmda)
         .map_err(|status| format!("cannot register the metrics: {status}"))?;
     daemon::serve(pmda, server, signals)?;

@@ -10,6 +10,8 @@ use crate::agents::Agent;
 use crate::event::EventType;
 use crate::metrics::control::Control;
 use crate::stats::Histogram;
+use crate::transport::TransportProcess;
+use crate::transport::peers::Peer;
 
 pub mod control;
 pub mod peers;
@@ -28,6 +30,11 @@ pub const SIZES: u32 = 2;
 pub const BANDWIDTHS: u32 = 3;
 /// Serial number of the instance domain of upper bounds of transfer times, for cumulative histograms.
 pub const CUMULATIVE_TIMES: u32 = 4;
+
+/// Serial number of the instance domain of processes that use NIXL.
+pub const PROCESSES: u32 = 5;
+/// Serial number of the instance domain of the peers of agents.
+pub const PEERS: u32 = 6;
 
 /// Row of the metric table.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +66,12 @@ pub enum ValueSource {
     Buckets(Histogram),
     /// Cumulative histogram of times of an agent: u64, one value per agent and upper bound.
     Cumulative(Histogram),
+    /// A value of a process that uses NIXL: one value per process.
+    Process(Get<TransportProcess>),
+    /// A value of a peer of an agent: one value per agent and peer.
+    Peer(Get<Peer>),
+    /// A value of an agent, for each of its peers.
+    AgentOfPeer(Get<Agent>),
     /// Sum of all events of one type on this host: u64, one value.
     Host(EventType),
     /// A value of the PMDA itself: one value.
@@ -173,6 +186,8 @@ impl Metric {
             ValueSource::Buckets(Histogram::Size) => Some(SIZES),
             ValueSource::Buckets(Histogram::Bandwidth) => Some(BANDWIDTHS),
             ValueSource::Cumulative(_) => Some(CUMULATIVE_TIMES),
+            ValueSource::Process(_) => Some(PROCESSES),
+            ValueSource::Peer(_) | ValueSource::AgentOfPeer(_) => Some(PEERS),
             ValueSource::Host(_) | ValueSource::Control(_) => None,
         }
     }
@@ -185,8 +200,10 @@ impl Metric {
             | ValueSource::Buckets(_)
             | ValueSource::Cumulative(_)
             | ValueSource::Host(_) => ValueType::U64,
-            ValueSource::Agent(get) => get.value_type(),
+            ValueSource::Agent(get) | ValueSource::AgentOfPeer(get) => get.value_type(),
             ValueSource::Slowness => ValueType::F64,
+            ValueSource::Process(get) => get.value_type(),
+            ValueSource::Peer(get) => get.value_type(),
             ValueSource::Control(get) => get.value_type(),
         }
     }
@@ -213,7 +230,15 @@ pub const DEBUG: (u32, u32) = (CONTROL, 7);
 pub const RELOAD: (u32, u32) = (CONTROL, 8);
 
 /// Serial numbers of all instance domains.
-pub const INDOMS: [u32; 5] = [AGENTS, LATENCIES, SIZES, BANDWIDTHS, CUMULATIVE_TIMES];
+pub const INDOMS: [u32; 7] = [
+    AGENTS,
+    LATENCIES,
+    SIZES,
+    BANDWIDTHS,
+    CUMULATIVE_TIMES,
+    PROCESSES,
+    PEERS,
+];
 
 #[cfg(test)]
 mod tests {

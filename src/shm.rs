@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 mod heap;
 mod lock;
 pub mod nonblocking;
+pub mod socket;
 pub use heap::trim_heap;
 pub use lock::{Lease, LeaseKind, is_locked, lock};
 

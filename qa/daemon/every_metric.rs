@@ -3,6 +3,7 @@
 //! Coverage of the metric table: agents and a daemon in all kinds of trouble set every metric here, or ELSEWHERE names the test
 //! that does.
 
+use crate::support::scripted::Process;
 use crate::support::show::Shown;
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{
@@ -11,13 +12,10 @@ use crate::support::{
 use pmdanixl::metrics::METRICS;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// Metrics that other tests set: the metric, the file of the test, and a text in that file.
-const ELSEWHERE: [(&str, &str, &str); 4] = [
+const ELSEWHERE: [(&str, &str, &str); 5] = [
     // Needs a daemon without access to /proc.
     (
         "agents.unknown",
@@ -38,38 +36,25 @@ const ELSEWHERE: [(&str, &str, &str); 4] = [
         "ring/decisions.rs",
         ".doubtful_batches",
     ),
+    // Needs a file system of its own.
+    (
+        "process.rdma_devices",
+        "processes/transport/connections.rs",
+        "\"process.rdma_devices\"",
+    ),
 ];
 
-/// A process that has a NIXL backend mapped and writes no telemetry.
-struct Silent(Child);
-
-impl Silent {
-    fn start(directory: &Path) -> Self {
-        let script = "import mmap, sys\n\
-                      files = [open(name, 'r+b') for name in sys.argv[1:]]\n\
-                      mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
-                      print('ready', flush=True)\n\
-                      sys.stdin.read()\n";
-        let libraries = ["libnixl.so", "libplugin_UCX.so"].map(|name| directory.join(name));
-        for library in &libraries {
-            fs::write(library, [0; 4096]).expect("written");
-        }
-        let mut command = Command::new("/usr/bin/python3");
-        command.args(["-c", script]).args(&libraries);
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.expect("Python starts");
-        let mut said = BufReader::new(child.stdout.take().expect("piped"));
-        said.read_line(&mut String::new()).expect("it is ready");
-        Self(child)
-    }
-}
-
-impl Drop for Silent {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
-    }
-}
+/// Metrics that need transfers of real NIXL over a network. They are in processes/network.rs.
+const NETWORK: [&str; 8] = [
+    "agent.tcp_share",
+    "process.agents",
+    "process.nixl_version",
+    "process.tcp.retransmits",
+    "peer.tcp.agent_share",
+    "peer.tcp.tx_bytes",
+    "peer.tcp.rx_bytes",
+    "peer.tcp.retransmits",
+];
 
 fn ring(home: &Home, name: &str) -> RingWriter {
     RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
@@ -136,7 +121,14 @@ fn every_metric_is_set_by_a_scene_and_read_by_a_test() {
         .expect("written");
     fs::write(home.ring("rubbish"), [7; 4096]).expect("written");
     ring(&home, "exited").push(Kind::TxBytes, 1);
-    let _silent = Silent::start(home.dir());
+    // A process without telemetry, with a connection.
+    let mut server = Process::peer();
+    let port = server.number("serve()");
+    let mut silent = Process::start(&home);
+    silent.run(&format!(
+        "one = connect('127.0.0.1', {port}); send(one, 1000)"
+    ));
+    server.run("answer(1, 1000)");
     let pmcd = Pmcd::start(&home);
     wait_for("pmdanixl serves", || {
         (pmcd.count("nixl.control.version") == 1).then_some(())
@@ -151,10 +143,12 @@ fn every_metric_is_set_by_a_scene_and_read_by_a_test() {
         .iter()
         .map(|metric| metric.name.to_owned())
         .collect();
-    for (metric, file, text) in ELSEWHERE {
+    let elsewhere = ELSEWHERE.map(|(metric, file, text)| (metric, file, text.to_owned()));
+    let network = NETWORK.map(|metric| (metric, "processes/network.rs", format!("\"{metric}\"")));
+    for (metric, file, text) in elsewhere.into_iter().chain(network) {
         assert!(left.remove(metric), "{metric} is not in the metric table");
         let test = fs::read_to_string(project("qa").join(file)).expect("a test");
-        assert!(test.contains(text), "{file} has no {text:?} for {metric}");
+        assert!(test.contains(&text), "{file} has no {text:?} for {metric}");
     }
     if !sees_all_processes() {
         println!("left out: agents.silent, which needs a /proc with all processes");

@@ -7,5 +7,7 @@ mod support;
 
 mod facts;
 mod labels;
+mod network;
 mod silent;
 mod states;
+mod transport;

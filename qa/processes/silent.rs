@@ -78,10 +78,12 @@ impl Drop for Agent {
     }
 }
 
-/// Cause that `--check` gives for a process, or `None` if it does not list the process.
+/// Cause that `--check` gives for a process, or `None` if it does not list the process as one without telemetry.
 fn cause(pid: u32, said: &str) -> Option<String> {
+    let (_, listed) = said.split_once("without telemetry here:\n")?;
     let pid = format!("  pid {pid} (");
-    let line = said.lines().find(|line| line.starts_with(&pid));
+    let mut lines = listed.lines().take_while(|line| line.starts_with(' '));
+    let line = lines.find(|line| line.starts_with(&pid));
     line.and_then(|line| Some(line.split_once(" user ")?.1.split_once(": ")?.1.to_owned()))
 }
 
@@ -128,6 +130,13 @@ fn check_lists_agents_without_telemetry_and_the_cause() {
         "{why}"
     );
     assert_eq!(seen.cause(&said), None, "it has a ring: {said}");
+    let (_, transports) = { said.split_once("and their transports:\n") }.expect("a list");
+    for process in [&off, &seen] {
+        let line = format!("  pid {} (", process.pid);
+        let line = { transports.lines() }.find(|other| other.starts_with(&line));
+        let line = line.unwrap_or_else(|| panic!("{said}"));
+        assert!(line.contains("NIXL 1.5.1, backends UCX"), "{line}");
+    }
     assert!(said.contains("  quiet: ring v4, 4096 slots, "), "{said}");
     assert!(said.contains("processes without telemetry\n"), "{said}");
 }

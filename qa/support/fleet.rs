@@ -25,11 +25,11 @@ pub fn is_possible() -> bool {
 }
 
 /// Idle process that keeps namespaces alive. Dropping it ends the process and the namespaces.
-struct Holder(Child);
+pub struct Holder(Child);
 
 impl Holder {
     /// Makes namespaces. A shell in them runs a script, and then the file `done` exists.
-    fn start(namespaces: &[&str], script: &str, done: &Path) -> Self {
+    pub fn start(namespaces: &[&str], script: &str, done: &Path) -> Self {
         let script = format!("{script}\n: >{}\nexec sleep infinity", done.display());
         let child = Command::new("unshare")
             .args(namespaces)
@@ -45,8 +45,12 @@ impl Holder {
         holder
     }
 
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Command prefix that runs a program in the namespaces.
-    fn enter(&self, namespaces: &[&str]) -> Vec<String> {
+    pub fn enter(&self, namespaces: &[&str]) -> Vec<String> {
         let pid = self.0.id().to_string();
         let mut words = vec!["nsenter", "--target", &pid];
         words.extend(namespaces);
@@ -112,7 +116,7 @@ impl Network {
         );
         let spaces = ["--net", "--uts", "--mount", "--propagation", "private"];
         let holder = Holder::start(&spaces, &script, &home.path("done"));
-        let pid = holder.0.id();
+        let pid = holder.pid();
         self.ip(&format!(
             "link add to-{name} type veth peer name eth0 netns {pid}"
         ));

@@ -29,6 +29,7 @@ pub mod other_user;
 pub mod pmproxy;
 pub mod rule;
 pub mod sample;
+pub mod scripted;
 pub mod serve;
 pub mod shape;
 pub mod share;
@@ -604,7 +605,8 @@ impl Pmcd {
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let _ = self.child.wait();
         wait_for("pmdanixl ends with pmcd", || {
-            (!Path::new(&format!("/proc/{pmda}")).exists()).then_some(())
+            // Also a zombie has ended: the first process of a PID namespace may reap none.
+            fs::read_link(format!("/proc/{pmda}/exe")).err()
         });
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{Home, PATIENCE};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pmdanixl::metrics::{DOMAIN, METRICS};
+use pmdanixl::metrics::{DOMAIN, METRICS, Metric};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -27,8 +27,8 @@ const USER_ID: u32 = 11;
 /// Format of values that are beside their instances. Values of other formats are at an offset.
 const IN_PLACE: u32 = 0;
 const ELSEWHERE: u32 = 1;
-/// Instance domain of the agents.
-const AGENTS: u32 = DOMAIN << 22;
+/// Part of all PMIDs and instance domains of NIXL.
+const NIXL: u32 = DOMAIN << 22;
 
 /// Value in a pmStore request.
 #[derive(Clone, Debug)]
@@ -270,12 +270,20 @@ impl Link {
         }
     }
 
-    /// Ids and names of all instances.
+    /// Ids and names of all agents.
     ///
     /// # Errors
     /// As [`Link::fetch`].
     pub fn instances(&mut self) -> io::Result<BTreeMap<u32, String>> {
-        self.request(INSTANCE_REQ, &[AGENTS, 0, 0, u32::MAX, 0])?;
+        self.instances_of(pmdanixl::metrics::AGENTS)
+    }
+
+    /// Ids and names of all instances of a domain, by its serial number.
+    ///
+    /// # Errors
+    /// As [`Link::fetch`].
+    pub fn instances_of(&mut self, serial: u32) -> io::Result<BTreeMap<u32, String>> {
+        self.request(INSTANCE_REQ, &[NIXL | serial, 0, 0, u32::MAX, 0])?;
         let answer = Words(self.answer(INSTANCE)?);
         let mut at = 2;
         let mut names = BTreeMap::new();
@@ -296,7 +304,10 @@ impl Link {
     /// As [`Link::fetch`].
     pub fn values(&mut self, name: &str) -> io::Result<BTreeMap<String, u64>> {
         let values = self.fetch(&[name])?.remove(0);
-        let names = self.instances()?;
+        let names = match metric(name).indom() {
+            Some(serial) => self.instances_of(serial)?,
+            None => BTreeMap::new(),
+        };
         let named = values.into_iter().map(|(id, value)| {
             let name = names.get(&id).cloned().unwrap_or_default();
             (name, value)
@@ -404,8 +415,12 @@ fn odd(what: &str, place: usize) -> io::Error {
     io::Error::other(format!("{what} at {place}"))
 }
 
-fn pmid(name: &str) -> u32 {
+fn metric(name: &str) -> &'static Metric {
     let metric = METRICS.iter().find(|metric| metric.name == name);
-    let metric = metric.unwrap_or_else(|| panic!("no metric {name}"));
-    AGENTS | (metric.cluster << 10) | metric.item
+    metric.unwrap_or_else(|| panic!("no metric {name}"))
+}
+
+fn pmid(name: &str) -> u32 {
+    let metric = metric(name);
+    NIXL | (metric.cluster << 10) | metric.item
 }

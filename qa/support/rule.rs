@@ -23,6 +23,17 @@ pub fn pmieconf(home: &Home) -> Command {
     pmieconf
 }
 
+/// Messages of the rules in a configuration of pmie on an archive, in the order of time.
+pub fn said_by(config: &Path, archive: &Path) -> Vec<String> {
+    let mut pmie = tool("pmie");
+    pmie.args(["-q", "-z", "-a"]).arg(archive).arg("-c");
+    let said = run(pmie.arg(config));
+    let lines = said.lines().filter_map(|line| line.strip_prefix("shell "));
+    lines
+        .map(|line| line.split_once(": echo ").expect("an action").1.to_owned())
+        .collect()
+}
+
 /// One enabled rule, for archives with a fixed sample interval.
 pub struct Rule {
     name: &'static str,
@@ -83,13 +94,7 @@ impl Rule {
         let output = child.wait_with_output().expect("our child");
         assert!(output.status.success(), "{commands}{}", text(&output));
         assert!(output.stderr.is_empty(), "{}", text(&output));
-        let mut pmie = tool("pmie");
-        pmie.args(["-q", "-z", "-a"]).arg(path).arg("-c");
-        let said = run(pmie.arg(home.path("pmie.conf")));
-        let lines = said.lines().filter_map(|line| line.strip_prefix("shell "));
-        lines
-            .map(|line| line.split_once(": echo ").expect("an action").1.to_owned())
-            .collect()
+        said_by(&home.path("pmie.conf"), path)
     }
 
     /// Asserts that the rule fires once on these samples, with this message.

@@ -17,6 +17,7 @@ use crate::source::removal::{self, Removal};
 use crate::source::store::StoreReader;
 use crate::stats::windows::Windows;
 use crate::store::{StoreId, StoreReading};
+use crate::transport::AgentTransport;
 use nix::errno::Errno;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -55,6 +56,8 @@ pub struct Agent {
     pub(crate) without_file_since: Option<Instant>,
     /// Its part in the sums of the registry.
     pub(crate) included: Included,
+    /// What its process transfers by TCP, if the process runs no other agent.
+    pub transport: AgentTransport,
 }
 
 impl Agent {
@@ -73,6 +76,7 @@ impl Agent {
             waiting: None,
             without_file_since: None,
             included: Included::default(),
+            transport: AgentTransport::default(),
         }
     }
 

@@ -6,16 +6,17 @@
 //! be a forked child without an agent. These cases look like telemetry that is off. The environment shows which is more
 //! likely.
 
-use crate::check::as_root;
+use crate::check::{as_root, transport};
 use crate::discovery::directory::Directory;
 use crate::discovery::name;
 use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
-use crate::procfs::process::{ProcessId, namespace};
-use crate::procfs::process_scan::{ProcessScan, user_name};
+use crate::procfs::process::namespace;
+use crate::procfs::process_scan::{NixlProcess, ProcessScan, user_name};
 use crate::procfs::scan_threads::ScanContext;
+use crate::transport::release;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -28,16 +29,17 @@ use std::path::Path;
 /// Processes that have a NIXL backend loaded, as far as /proc may be read.
 #[derive(Debug, Default)]
 pub struct NixlProcesses {
-    found: Vec<NixlProcess>,
+    found: Vec<CheckedProcess>,
     /// False if /proc hides processes, or their mapped files.
     is_complete: bool,
 }
 
 /// Process that has a NIXL backend loaded.
 #[derive(Debug)]
-struct NixlProcess {
-    pid: u32,
-    uid: u32,
+struct CheckedProcess {
+    found: NixlProcess,
+    /// Release of NIXL.
+    release: Option<String>,
     /// Process title or program name, without arguments.
     command: String,
     is_vllm: bool,
@@ -52,9 +54,9 @@ impl NixlProcesses {
     #[must_use]
     pub fn read(process_scan: &ProcessScan, context: &ScanContext) -> Self {
         let all = process_scan.nixl_processes.iter();
-        let read = all.filter_map(|process| NixlProcess::read(*process, context));
-        let mut found: Vec<NixlProcess> = read.collect();
-        found.sort_by_key(|user| user.pid);
+        let read = all.filter_map(|process| CheckedProcess::read(process, context));
+        let mut found: Vec<CheckedProcess> = read.collect();
+        found.sort_by_key(|user| user.found.id.pid);
         Self {
             found,
             is_complete: process_scan.is_complete,
@@ -73,18 +75,18 @@ impl NixlProcesses {
     ) -> io::Result<usize> {
         let silent = self.found.iter();
         let silent: Vec<_> = silent
-            .filter(|process| !writers.contains(&process.pid))
+            .filter(|process| !writers.contains(&process.found.id.pid))
             .collect();
         if !silent.is_empty() {
             writeln!(out, "processes that use NIXL, without telemetry here:")?;
         }
         for process in &silent {
-            let name = user_name(process.uid);
+            let name = user_name(process.found.uid);
             let reason = process.reason(directories);
             writeln!(
                 out,
                 "  pid {} ({}) user {name}: {reason}",
-                process.pid, process.command
+                process.found.id.pid, process.command
             )?;
         }
         if !self.is_complete {
@@ -98,9 +100,33 @@ impl NixlProcesses {
     }
 }
 
-impl NixlProcess {
+impl NixlProcesses {
+    /// Prints the transports of all processes, as [`transport::report`] does.
+    ///
+    /// # Errors
+    /// If the output cannot be written.
+    pub fn report_transports(&self, is_on: bool, out: &mut dyn Write) -> io::Result<()> {
+        let process = |process: &'_ CheckedProcess| {
+            let environ = process.environment.as_ref();
+            transport::CheckedTransport {
+                id: process.found.id,
+                title: format!("{}) user {}", process.command, user_name(process.found.uid)),
+                backends: Vec::from_iter(process.found.libraries.backends.clone()).join(","),
+                release: process.release.clone(),
+                transports: environ
+                    .and_then(|(_, environ)| environ.get(transport::NAMES[0]))
+                    .map(str::to_owned),
+            }
+        };
+        let processes: Vec<_> = self.found.iter().map(process).collect();
+        transport::report(&processes, is_on, out)
+    }
+}
+
+impl CheckedProcess {
     /// Reads one process. `None`: the process has ended.
-    fn read(process: ProcessId, context: &ScanContext) -> Option<Self> {
+    fn read(found: &NixlProcess, context: &ScanContext) -> Option<Self> {
+        let process = found.id;
         if !context.may_read(process) {
             return None;
         }
@@ -110,19 +136,21 @@ impl NixlProcess {
             let comm = fs::read(format!("/proc/{}/comm", process.pid)).ok()?;
             Some(name::printable(OsStr::from_bytes(comm.trim_ascii_end())))
         });
+        let names = [&telemetry::NAMES[..], &transport::NAMES].concat();
         let mut processes = once(process).chain(ancestors::of(process));
         let environment = processes.find_map(|one| {
             if !context.may_read(one) {
                 return None;
             }
-            let environ = Environ::of(one.pid, &telemetry::NAMES).ok()?;
+            let environ = Environ::of(one.pid, &names).ok()?;
             one.is_running().then_some((one.pid, environ))
         });
+        let library = found.libraries.core.as_deref();
         let namespaces = [&*process.pid.to_string(), "self"];
         let [its, ours] = namespaces.map(|process| namespace(process, "mnt").ok());
         Some(Self {
-            pid: process.pid,
-            uid: ancestors::uid(process.pid)?,
+            release: library.and_then(|library| release::of_library(process.pid, library)),
+            found: found.clone(),
             command: command?,
             is_vllm: facts.get("engine") == Some("vllm"),
             environment,
@@ -136,7 +164,7 @@ impl NixlProcess {
                 "its environment cannot be read, or the process has overwritten it with a title: check how it was started{}",
                 as_root()
             ),
-            Some((pid, environ)) if *pid == self.pid => self.advice(environ, directories),
+            Some((pid, environ)) if *pid == self.found.id.pid => self.advice(environ, directories),
             Some((pid, environ)) => format!(
                 "its environment cannot be read; that of its ancestor, pid {pid}, says: {}",
                 self.advice(environ, directories)

@@ -147,6 +147,13 @@ impl Collector {
         {
             self.process_scans.silent = process_scan.without_telemetry(files());
         }
+        let owners = self.shared.config.owners.as_ref();
+        let is_owner = |uid| owners.is_none_or(|owners| owners.contains(&uid));
+        let nixl_processes = process_scan.nixl_processes.iter();
+        let have_ended = self
+            .transports
+            .set_processes(nixl_processes.filter(|process| is_owner(process.uid)));
+        self.have_transports_changed |= have_ended;
         let mut scanned = Vec::new();
         let moment = self.clock.at(now);
         for (key, agent) in self.agents.iter_mut() {

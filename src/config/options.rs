@@ -48,6 +48,8 @@ pub struct Options {
     pub config: Option<PathBuf>,
     /// `--check`.
     pub check: bool,
+    /// `--transport-worker`, which only the daemon uses.
+    pub transport_worker: bool,
     /// `--help`.
     pub help: bool,
     /// `--version`.
@@ -84,6 +86,7 @@ pub fn parse(
             }
             Short('U') | Long("username") => options.username = Some(parser.value()?.string()?),
             Long("check") => options.check = true,
+            Long("transport-worker") => options.transport_worker = true,
             Long("version") => options.version = true,
             Short('?') | Long("help") => options.help = true,
             _ => {

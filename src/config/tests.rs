@@ -321,7 +321,10 @@ fn unquoted_value_is_an_error_with_what_the_key_accepts() {
 #[test]
 fn error_about_an_unknown_key_lists_no_removed_key() {
     let message = err("[nixl]\nretane = 5\n");
-    assert!(message.contains("`proc_facts`, `pod_logs`"), "{message}");
+    assert!(
+        message.contains("`proc_facts`, `transport`, `pod_logs`"),
+        "{message}"
+    );
     assert!(!message.contains("containers"), "{message}");
 }
 

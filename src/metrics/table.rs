@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 mod agent;
 mod control;
 mod host;
+mod processes;
 mod python;
 mod transfers;
 
@@ -20,6 +21,7 @@ pub static METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
         python::ROWS,
         agent::ROWS,
         transfers::ROWS,
+        processes::ROWS,
         &sums,
         host::ROWS,
         control::ROWS,

@@ -27,10 +27,10 @@ pub fn bucket_index(bounds: &BucketBounds, inst: u32) -> Option<usize> {
     number.filter(|&number| number < bounds.bucket_count())
 }
 
-/// Returns the instance id of a bucket. `None`: it does not fit into the 31 bits of a PCP instance id.
+/// Returns the instance id of a bucket, or of a peer. `None`: it does not fit into the 31 bits of a PCP instance id.
 #[must_use]
-pub fn instance_id(base: u32, bucket: usize) -> Option<u32> {
-    let number = u32::try_from(bucket).ok()?;
+pub fn instance_id(base: u32, number: impl TryInto<u32>) -> Option<u32> {
+    let number = number.try_into().ok()?;
     let id = base.checked_mul(IDS_PER_BASE)?.checked_add(number)?;
     i32::try_from(id).is_ok().then_some(id)
 }

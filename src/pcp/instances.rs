@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Instance domain of agents. It has published agents only and remembers nothing of withdrawn
-//! ones.
+//! Instance domains with one instance for each agent, process or peer. They have the present ones only and remember nothing of
+//! others.
 
 use super::ffi::Instances;
 use crate::agents::AgentKey;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::CString;
 
-/// Published agents.
+/// Instances, each with a key that finds its values.
 #[derive(Debug)]
-pub struct AgentInstances {
+pub struct KeyedInstances<K> {
     /// Instances in the table of libpcp_pmda.
     instances: Instances,
-    /// Keys of the agents, by instance id.
-    keys: BTreeMap<u32, AgentKey>,
+    /// Keys by instance id.
+    keys: BTreeMap<u32, K>,
 }
 
-impl AgentInstances {
+/// Published agents.
+pub type AgentInstances = KeyedInstances<AgentKey>;
+
+impl<K: Copy + Eq> KeyedInstances<K> {
     /// Creates the domain without instances.
     #[must_use]
     pub fn new(instances: Instances) -> Self {
@@ -27,9 +30,9 @@ impl AgentInstances {
         }
     }
 
-    /// Adds an agent. Returns false if the id is in use, or if PCP accepts no such id (more than 31 bits) or name (with
+    /// Adds an instance. Returns false if the id is in use, or if PCP accepts no such id (more than 31 bits) or name (with
     /// a NUL).
-    pub fn add(&mut self, id: u32, name: &str, key: AgentKey) -> bool {
+    pub fn add(&mut self, id: u32, name: &str, key: K) -> bool {
         let (Ok(inst), Ok(name)) = (i32::try_from(id), CString::new(name)) else {
             return false;
         };
@@ -41,7 +44,7 @@ impl AgentInstances {
         true
     }
 
-    /// Removes the agents with these instance ids.
+    /// Removes the instances with these ids.
     pub fn remove(&mut self, ids: &HashSet<u32>) {
         if !ids.is_empty() {
             self.keys.retain(|id, _| !ids.contains(id));
@@ -50,14 +53,26 @@ impl AgentInstances {
         }
     }
 
-    /// Returns the agent that has this instance id.
+    /// Replaces all instances: id, name and key of each.
+    pub fn replace(&mut self, wanted: &[(u32, String, K)]) {
+        let is_wanted = |id, key| wanted.iter().any(|other| (other.0, other.2) == (id, key));
+        let unwanted = self.iter().filter(|&(id, key)| !is_wanted(id, key));
+        let unwanted = unwanted.map(|(id, _)| id).collect();
+        self.remove(&unwanted);
+        for (id, name, key) in wanted {
+            // False for those that are there.
+            self.add(*id, name, *key);
+        }
+    }
+
+    /// Returns the key of the instance with this id.
     #[must_use]
-    pub fn get(&self, id: u32) -> Option<AgentKey> {
+    pub fn get(&self, id: u32) -> Option<K> {
         self.keys.get(&id).copied()
     }
 
-    /// Returns instance ids and keys of all published agents, in the order of the ids.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, AgentKey)> {
+    /// Returns ids and keys of all instances, in the order of the ids.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, K)> {
         self.keys.iter().map(|(&id, &key)| (id, key))
     }
 }

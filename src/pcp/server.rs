@@ -7,7 +7,7 @@
 //! state file. `reload` reads the configuration again.
 
 use super::buckets::BucketIndoms;
-use super::instances::AgentInstances;
+use super::instances::{AgentInstances, KeyedInstances};
 use super::work::{Allowance, FETCH, NEW_AGENT_WAIT, SHUTDOWN, TimeBudget, Work};
 use crate::base::clock::Now;
 use crate::collector::Collector;
@@ -16,6 +16,7 @@ use crate::error::ConfigError;
 use crate::ids::Ids;
 use crate::journal::Journal;
 use crate::metrics::control::Control;
+use crate::procfs::process::ProcessId;
 use crate::rights::privilege::NotAllowed;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -27,8 +28,10 @@ mod pmstore;
 mod reload;
 mod state_file;
 mod ticks;
+mod transports;
 pub use pmstore::{PmStoreError, PmStoreRequest};
 use state_file::Phase;
+pub use transports::PeerKey;
 
 /// Function that reads the configuration.
 pub type ReadConfig = Box<dyn Fn() -> Result<LoadedConfig, ConfigError>>;
@@ -40,6 +43,10 @@ pub type EnterAccount = Box<dyn Fn(&Config) -> Result<(), NotAllowed>>;
 pub struct Indoms {
     /// Instance domain of agents.
     pub agents: AgentInstances,
+    /// Instance domain of processes that use NIXL.
+    pub processes: KeyedInstances<ProcessId>,
+    /// Instance domain of the peers of agents.
+    pub peers: KeyedInstances<PeerKey>,
     /// Instance domains of histograms.
     pub buckets: BucketIndoms,
 }
@@ -130,6 +137,11 @@ impl Server {
             state_checked: Instant::now(),
             work: Work::Nothing,
         })
+    }
+
+    /// Sets the program of the worker process that reads sockets. Without it none are read.
+    pub fn set_transport_program(&mut self, program: PathBuf) {
+        self.collector.set_transport_program(program);
     }
 
     /// True if another pmdanixl drains the rings of this host. Then only `nixl.control` has values.

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::sys::statfs::OVERLAYFS_SUPER_MAGIC;
 use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -57,7 +58,9 @@ pub fn sees_host() -> bool {
 }
 
 /// A process. Its start time distinguishes it from a later process with the same id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct ProcessId {
     /// Process id.
     pub pid: u32,

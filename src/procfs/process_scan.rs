@@ -63,6 +63,19 @@ pub struct MappingProcess {
     pub command: String,
 }
 
+/// A process with a NIXL backend loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NixlProcess {
+    /// Process.
+    pub id: ProcessId,
+    /// Real user id.
+    pub uid: u32,
+    /// Name (`/proc/PID/comm`).
+    pub command: String,
+    /// Libraries of NIXL.
+    pub libraries: Libraries,
+}
+
 /// Result of a process scan.
 #[derive(Debug, Default)]
 pub struct ProcessScan {
@@ -77,7 +90,7 @@ pub struct ProcessScan {
     /// Names of pods.
     pub pods: Pods,
     /// Processes with a NIXL backend loaded, except pmdanixl.
-    pub nixl_processes: Vec<ProcessId>,
+    pub nixl_processes: Vec<NixlProcess>,
     /// True if no process was hidden. Then no process writes to a file without a mapping.
     pub is_complete: bool,
     /// Time that the scan took.
@@ -173,7 +186,12 @@ impl ProcessScan {
             libraries.note(&line);
         }
         if libraries.has_backend() && process.is_agent() {
-            self.nixl_processes.push(id);
+            self.nixl_processes.push(NixlProcess {
+                id,
+                uid: process.uid,
+                command: process.command.clone(),
+                libraries,
+            });
         }
         let mut files = self.request.files.keys();
         if files.any(|file| mapped.contains(&file.ino)) && process.is_agent() {
@@ -234,7 +252,7 @@ impl ProcessScan {
             .into_iter()
             .flat_map(|(id, path)| self.processes_of(id, path));
         let writers: HashSet<ProcessId> = writers.map(|process| process.id).collect();
-        let all = self.nixl_processes.iter().copied();
+        let all = self.nixl_processes.iter().map(|process| process.id);
         let silent = all.filter(|process| !writers.contains(process));
         self.is_complete.then(|| silent.collect())
     }

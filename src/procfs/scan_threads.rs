@@ -23,7 +23,8 @@ const MAX_ABANDONED: usize = 8;
 /// Returns a description of the processes that are skipped with a stalled process: all processes in user namespaces, which any
 /// user can create; else the processes of its container; else those of its user; for root, that process alone. Nothing here
 /// waits for the process.
-fn skip_group(process: ProcessId) -> String {
+#[must_use]
+pub fn skip_group(process: ProcessId) -> String {
     let pid = process.pid.to_string();
     // `None`: the namespace is that of this process, or it is hidden.
     let other = |kind| {

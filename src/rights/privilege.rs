@@ -11,6 +11,8 @@ use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::{Child, Command};
+use std::thread;
 
 /// Reason why the process could not become the configured user.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +51,40 @@ pub fn limit(config: &Config) -> Result<(), NotAllowed> {
     }
     keep_only(needed(getuid().as_raw(), config)).map_err(refused)?;
     set_no_new_privs().map_err(refused)
+}
+
+/// Capabilities of the process that reads sockets of other users' processes (pidfd_getfd(2)).
+const OF_READER: [Capability; 3] = [
+    Capability::CAP_SYS_PTRACE,
+    Capability::CAP_DAC_READ_SEARCH,
+    Capability::CAP_DAC_OVERRIDE,
+];
+
+/// Starts a program with the capabilities of this process that reading other users' sockets needs.
+///
+/// # Errors
+/// Those of fork(2) and execve(2).
+pub fn spawn_reader(command: &mut Command) -> std::io::Result<Child> {
+    // Capabilities are those of a thread. A program has its ambient ones, even if it is not root's (capabilities(7)).
+    let spawn = || {
+        for cap in OF_READER {
+            // Fails without the capability.
+            let _ = caps::raise(None, CapSet::Inheritable, cap)
+                .and_then(|()| caps::raise(None, CapSet::Ambient, cap));
+        }
+        command.spawn()
+    };
+    let spawned = thread::scope(|scope| scope.spawn(spawn).join());
+    spawned.unwrap_or_else(|_| Err(Errno::EAGAIN.into()))
+}
+
+/// Gives up all capabilities but those that reading other users' sockets needs, and the right to regain any.
+///
+/// # Errors
+/// The kernel does not allow it.
+pub fn limit_reader() -> Result<(), Errno> {
+    keep_only(OF_READER.to_vec())?;
+    set_no_new_privs()
 }
 
 /// Gives up all capabilities but these, for good.

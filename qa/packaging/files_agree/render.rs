@@ -43,7 +43,7 @@ pub fn pmns() -> String {
 #[test]
 fn subtree_is_named_in_its_parent_and_written_once() {
     let pmns = pmns();
-    assert!(pmns.contains("\nnixl {\n    transfer\n    memory\n    performance\n    errors\n    agent\n    ring\n    last\n    latency\n    size\n    bandwidth\n    host\n    agents\n    control\n}\n"));
+    assert!(pmns.contains("\nnixl {\n    transfer\n    memory\n    performance\n    errors\n    agent\n    ring\n    last\n    latency\n    size\n    bandwidth\n    process\n    peer\n    host\n    agents\n    control\n}\n"));
     assert!(pmns.contains("\nnixl.control.cut {\n    drains                  NIXL:40:23\n}\n"));
     assert_eq!(pmns.matches("nixl.control {").count(), 1);
 }

@@ -4,7 +4,7 @@
 
 use super::Core;
 use pmdanixl::agents::Agent;
-use pmdanixl::metrics::{METRICS, Metric, Value, ValueSource};
+use pmdanixl::metrics::{METRICS, Metric, PEERS, PROCESSES, Value, ValueSource};
 use std::collections::BTreeMap;
 
 /// Metrics that depend on the clock, the machine, the user or the process of the test, and metrics that the code for pmcd sets. The
@@ -42,9 +42,17 @@ pub struct Snapshot {
 impl Snapshot {
     /// Metrics that an agent may have.
     pub fn of_agents() -> impl Iterator<Item = &'static str> {
-        let of_agents = metrics().filter(|metric| metric.indom().is_some());
+        let of_agents = metrics_of_agents();
         of_agents.map(|metric| metric.name)
     }
+}
+
+/// Metrics with values of agents, buckets among them. Processes and peers have rows of their own.
+fn metrics_of_agents() -> impl Iterator<Item = &'static Metric> {
+    metrics().filter(|metric| {
+        let serial = metric.indom();
+        serial.is_some_and(|serial| ![PROCESSES, PEERS].contains(&serial))
+    })
 }
 
 fn text(value: Value) -> String {
@@ -78,7 +86,7 @@ impl Core {
     }
 
     fn row(&self, name: &str, agent: &Agent) -> Row {
-        let of_agents = metrics().filter(|metric| metric.indom().is_some());
+        let of_agents = metrics_of_agents();
         let values = of_agents.filter_map(|metric| {
             let value = match metric.source {
                 ValueSource::Buckets(_) | ValueSource::Cumulative(_) => self.counted(metric, name),

@@ -79,6 +79,9 @@ impl Core {
             }
             ValueSource::Buckets(_)
             | ValueSource::Cumulative(_)
+            | ValueSource::Process(_)
+            | ValueSource::Peer(_)
+            | ValueSource::AgentOfPeer(_)
             | ValueSource::Host(_)
             | ValueSource::Control(_) => {
                 panic!("{} has no value of an agent", metric.name)

@@ -3,7 +3,7 @@
 //! Clusters 16 to 19: identity and state of an agent, lost telemetry, and last values.
 
 use super::{BYTES, EVENTS, FACT, INSTANT, LEVEL, MOMENT, TIME};
-use super::{agent_text, agent_u32, agent_u64};
+use super::{agent_f64, agent_text, agent_u32, agent_u64};
 use crate::agents::Agent;
 use crate::base::clock::Now;
 use crate::event::EventType;
@@ -49,6 +49,9 @@ pub(super) const ROWS: &[Metric] = &[
     }),
     agent_text((16, 11), "agent.command", FACT, |agent| {
         agent.labelled_facts().get("command").map(str::to_owned)
+    }),
+    agent_f64((16, 12), "agent.tcp_share", INSTANT, |agent| {
+        agent.transport.tcp_share()
     }),
     agent_u64((17, 0), "ring.capacity", LEVEL, Agent::capacity),
     agent_u64((17, 1), "ring.pending", LEVEL, Agent::pending),

@@ -6,7 +6,7 @@ use super::Server;
 use crate::agents::Agent;
 use crate::agents::{AgentKey, Change};
 use crate::log;
-use crate::metrics::{AGENTS, CUMULATIVE_TIMES};
+use crate::metrics::{AGENTS, CUMULATIVE_TIMES, PEERS, PROCESSES};
 use crate::pcp::{buckets, serial};
 use std::collections::HashSet;
 
@@ -15,7 +15,9 @@ impl Server {
     /// because a walk through the buckets of all agents takes long.
     pub(super) fn update_indoms(&mut self) {
         let changes = self.collector.take_changes();
-        if !changes.is_empty() {
+        let (has_changes, are_transports_new) =
+            (!changes.is_empty(), self.collector.take_transport_change());
+        if has_changes {
             self.ids.mark_changed();
         }
         let (mut withdrawn, mut published) = (HashSet::new(), Vec::new());
@@ -35,6 +37,9 @@ impl Server {
         self.indoms.agents.remove(&withdrawn);
         self.indoms.buckets.remove(&withdrawn);
         published.into_iter().for_each(|key| self.publish(key));
+        if has_changes || are_transports_new {
+            self.update_transport_indoms();
+        }
     }
 
     /// Publishes an agent: assigns an instance id and adds its instances.
@@ -79,8 +84,11 @@ impl Server {
     #[must_use]
     pub fn labels(&self, indom: u32, inst: u32) -> Option<String> {
         let serial = serial(indom);
-        if serial == AGENTS {
-            return Some(self.agent(inst)?.label_text().to_string());
+        match serial {
+            AGENTS => return Some(self.agent(inst)?.label_text().to_string()),
+            PROCESSES => return self.process_labels(inst),
+            PEERS => return self.peer_labels(inst),
+            _ => {}
         }
         let id = self.indoms.buckets.agent_id(serial, inst)?;
         let agent = self.agent(id)?;

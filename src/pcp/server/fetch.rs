@@ -3,7 +3,7 @@
 //! Values of a fetch.
 
 use super::Server;
-use crate::metrics::{self, AGENTS, CONTROL, HOST, Value, ValueSource, peers};
+use crate::metrics::{self, AGENTS, CONTROL, HOST, PEERS, PROCESSES, Value, ValueSource, peers};
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
 use crate::pcp::{self, buckets, cluster_and_item, indom, sys};
@@ -92,6 +92,29 @@ impl Server {
                                 push(instance, count.map(Value::U64));
                             }
                         }
+                    }
+                }
+                ValueSource::Process(get) => {
+                    let is_requested = is_requested(PROCESSES);
+                    for (id, key) in self
+                        .indoms
+                        .processes
+                        .iter()
+                        .filter(|(id, _)| is_requested(*id))
+                    {
+                        push(id, self.process(key).and_then(|process| get.value(process)));
+                    }
+                }
+                ValueSource::Peer(get) => {
+                    let is_requested = is_requested(PEERS);
+                    for (id, key) in self.indoms.peers.iter().filter(|(id, _)| is_requested(*id)) {
+                        push(id, self.peer(key).and_then(|(_, peer)| get.value(peer)));
+                    }
+                }
+                ValueSource::AgentOfPeer(get) => {
+                    let is_requested = is_requested(PEERS);
+                    for (id, key) in self.indoms.peers.iter().filter(|(id, _)| is_requested(*id)) {
+                        push(id, self.peer(key).and_then(|(agent, _)| get.value(agent)));
                     }
                 }
                 ValueSource::Host(event) => {

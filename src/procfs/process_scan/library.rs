@@ -16,12 +16,22 @@
 //! A child that is forked after that has the same mappings. A build that links its backends statically
 //! (`-Dstatic_plugins`) maps no plugin, and is not seen.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Limit of backends of a process, and of the name of one in bytes: any process can map files with such names.
+const MAX_BACKENDS: usize = 16;
+const MAX_NAME: usize = 24;
+
 /// Libraries of NIXL that a process has mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Libraries {
-    /// True if libnixl is mapped.
-    has_core: bool,
-    has_plugin: bool,
+    /// Path of libnixl in the mount namespace of the process, if it is mapped.
+    pub core: Option<PathBuf>,
+    /// Names of the backends, such as `UCX`.
+    pub backends: BTreeSet<String>,
 }
 
 impl Libraries {
@@ -35,17 +45,39 @@ impl Libraries {
         let name = &path[slash + 1..];
         let is_library = |rest: &[u8]| rest.windows(3).any(|part| part == b".so");
         // For example `libplugin_UCX.so`.
-        self.has_plugin |= name.strip_prefix(b"libplugin_").is_some_and(is_library);
+        if let Some(rest) = name
+            .strip_prefix(b"libplugin_")
+            .filter(|rest| is_library(rest))
+        {
+            self.add_backend(rest);
+        }
         // For example `libnixl.so`, `libnixl_build.so`, `libnixl-4f1c.so.1`. Every plugin needs one of them.
-        self.has_core |= name.strip_prefix(b"libnixl").is_some_and(|rest| {
+        let is_core = name.strip_prefix(b"libnixl").is_some_and(|rest| {
             matches!(rest.first(), Some(b'.' | b'_' | b'-')) && is_library(rest)
         });
+        if is_core && self.core.is_none() {
+            let start = path.iter().position(|&byte| byte == b'/').unwrap_or(slash);
+            self.core = Some(OsStr::from_bytes(&path[start..]).into());
+        }
+    }
+
+    /// Adds a backend by the name of its library without `libplugin_`.
+    fn add_backend(&mut self, rest: &[u8]) {
+        let name = rest.split(|&byte| matches!(byte, b'.' | b'-')).next();
+        let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        let name = name.filter(|name| !name.is_empty() && name.iter().all(is_allowed));
+        let name = name.map(|name| &name[..name.len().min(MAX_NAME)]);
+        if let Some(Ok(name)) = name.map(std::str::from_utf8) {
+            if self.backends.len() < MAX_BACKENDS {
+                self.backends.insert(name.to_owned());
+            }
+        }
     }
 
     /// True if a NIXL backend is loaded.
     #[must_use]
     pub fn has_backend(&self) -> bool {
-        self.has_core && self.has_plugin
+        self.core.is_some() && !self.backends.is_empty()
     }
 }
 
@@ -74,9 +106,31 @@ mod tests {
             ("", false),
         ] {
             let found = libraries(&[path]);
-            assert_eq!(found.has_core, expected, "{path}");
+            assert_eq!(found.core.is_some(), expected, "{path}");
             assert!(!found.has_backend());
         }
+    }
+
+    #[test]
+    fn backends_have_the_names_of_their_plugins() {
+        let plugin = |name: &str| format!("/lib/libplugin_{name}");
+        let named = |names: &[String]| {
+            let paths: Vec<&str> = names.iter().map(String::as_str).collect();
+            let found = libraries(&paths).backends;
+            found.into_iter().collect::<Vec<_>>().join(" ")
+        };
+        let usual = ["UCX.so", "UCX.so", "POSIX-4f1c.so.1", "GDS_MT.so (deleted)"].map(plugin);
+        assert_eq!(named(&usual), "GDS_MT POSIX UCX");
+        let odd = ["a b.so", ".so", "\u{e9}.so"].map(plugin);
+        assert_eq!(named(&odd), "");
+        let many: Vec<String> = (0..99)
+            .map(|number| plugin(&format!("X{number}.so")))
+            .collect();
+        assert_eq!(named(&many).split(' ').count(), MAX_BACKENDS);
+        assert_eq!(
+            named(&[plugin(&format!("{}.so", "X".repeat(99)))]).len(),
+            MAX_NAME
+        );
     }
 
     #[test]

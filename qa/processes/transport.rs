@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! What processes that use NIXL transfer by TCP, with the real daemon and its worker process. A test runs in a PID namespace of its own,
+//! so that the daemon sees the processes of this test only.
+
+mod connections;
+mod limits;
+mod stalls;
+mod worker;
+
+use crate::support::pdu::Link;
+use crate::support::scripted::{Process, Tcp, workers};
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{Home, PMDANIXL, wait_for};
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// Starts the daemon of a home.
+fn start(home: &Home) -> Link {
+    Link::start(home, Command::new(PMDANIXL)).expect("it starts")
+}
+
+/// Makes a ring with an event of one byte. The daemon then scans processes at once, not within a minute, to find the one that writes it.
+fn ring(home: &Home, name: &str) -> RingWriter {
+    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+    assert!(ring.push(Kind::TxBytes, 1));
+    ring
+}
+
+/// Rows of all processes that were read, by pid.
+fn rows(link: &mut Link) -> BTreeMap<u32, Tcp> {
+    let metrics = ["tx_bytes", "rx_bytes", "retransmits", "connections"];
+    let names = metrics.map(|name| format!("process.tcp.{name}"));
+    let columns = link.fetch(&names.each_ref().map(String::as_str));
+    let columns = columns.expect("an answer");
+    let pid = |instance: u32| instance % (1 << 22);
+    let row = |(&instance, &sent): (&u32, &u64)| {
+        let tcp = Tcp {
+            sent,
+            received: columns[1][&instance],
+            retransmits: columns[2][&instance],
+            connections: columns[3][&instance],
+        };
+        (pid(instance), tcp)
+    };
+    columns[0].iter().map(row).collect()
+}
+
+/// Waits until a process has a row for which a condition holds.
+fn row_when(link: &mut Link, pid: u32, what: &str, is_right: impl Fn(Tcp) -> bool) -> Tcp {
+    let mut last = None;
+    let found = crate::support::soon(|| {
+        last = rows(link).remove(&pid);
+        last.filter(|row| is_right(*row))
+    });
+    found.unwrap_or_else(|| panic!("pid {pid}: not {what}: {last:?}"))
+}
+
+/// Waits until a process has no row.
+fn row_goes(link: &mut Link, pid: u32) {
+    wait_for("the process has no row", || {
+        (!rows(link).contains_key(&pid)).then_some(())
+    });
+}

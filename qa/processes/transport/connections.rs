@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! Connections that come and go, and those of processes that stop, fork and end.
+
+use super::{Process, Tcp, ring, row_goes, row_when, rows, start};
+use crate::support::Home;
+use crate::support::fleet::is_possible;
+use crate::support::scripted::libraries;
+use nix::sys::signal::Signal;
+use std::time::Duration;
+
+/// Bytes that the kernel counts for the SYN of a connection, as sent by the process that opened it.
+const SYN: u64 = 1;
+
+/// Starts a process that accepts connections. Returns the arguments of `connect` for it.
+pub fn server() -> (Process, String) {
+    let mut server = Process::peer();
+    let port = server.number("serve()");
+    (server, format!("'127.0.0.1', {port}"))
+}
+
+#[test]
+fn counters_never_go_back_while_10000_connections_come_and_go() {
+    const ROUNDS: u64 = 4;
+    const EACH: u64 = 2500;
+    const SIZE: u64 = 3000;
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let (_server, to) = server();
+    let mut process = Process::start(&home);
+    process.run(&format!("stays = connect({to}, 2)"));
+    process.run("send(stays, 5000)");
+    let mut link = start(&home);
+    let stays = process.counts("stays");
+    let mut last = row_when(&mut link, process.pid(), "exact", |row| row == stays);
+    let mut seen = 0;
+    for round in 1..=ROUNDS {
+        process.begin(&format!("churn({to}, {EACH}, {SIZE})"));
+        // Rows while the connections come and go, until a scan after their end.
+        let mut has_ended = false;
+        let after = crate::support::wait_for("only two connections are left", || {
+            has_ended |= seen >= 100;
+            seen += 1;
+            let row = rows(&mut link)[&process.pid()];
+            assert!(
+                row.sent >= last.sent
+                    && row.received >= last.received
+                    && row.retransmits >= last.retransmits,
+                "{row:?} after {last:?}"
+            );
+            assert!(
+                row.sent <= stays.sent + round * EACH * (SIZE + SYN),
+                "{row:?}"
+            );
+            last = row;
+            (has_ended && row.connections == 2).then_some(row)
+        });
+        assert_eq!(process.line(), "None");
+        last = after;
+    }
+    process.run("send(stays, 7000)");
+    let expected = last.sent + 2 * 7000;
+    row_when(&mut link, process.pid(), "what was sent then", |row| {
+        row.sent == expected
+    });
+    let pid = process.pid();
+    drop(process);
+    row_goes(&mut link, pid);
+    assert!(!home.log().contains("sockets"), "{}", home.log());
+}
+
+#[test]
+fn stopped_process_keeps_its_row() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let (mut server, to) = server();
+    let mut process = Process::start(&home);
+    process.run(&format!("all = connect({to}, 3); send(all, 1000)"));
+    let before = process.counts("all");
+    process.signal(Signal::SIGSTOP);
+    let mut link = start(&home);
+    row_when(&mut link, process.pid(), "exact", |row| row == before);
+    // The kernel receives it.
+    server.run("answer(3, 400)");
+    let expected = Tcp {
+        received: 3 * 400,
+        ..before
+    };
+    row_when(&mut link, process.pid(), "exact", |row| row == expected);
+    process.signal(Signal::SIGCONT);
+    assert_eq!(process.counts("all"), expected);
+}
+
+#[test]
+fn inherited_connections_count_once_for_the_oldest_process() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let (_server, to) = server();
+    let mut process = Process::start(&home);
+    process.run(&format!("both = connect({to}, 2); send(both, 1000)"));
+    let child =
+        process.number("fork('os.close(both[0].fileno()); time.sleep(5); send(both[1:], 500)')");
+    let mut link = start(&home);
+    let none = Tcp::default();
+    let pid = process.pid();
+    row_when(&mut link, pid, "of both connections", |row| {
+        row.connections == 2 && row.sent == 2 * (1000 + SYN) + 500
+    });
+    assert_eq!(rows(&mut link)[&child], none);
+    // The child alone has it now.
+    process.run("both.pop().close()");
+    row_when(&mut link, pid, "of one connection", |row| {
+        row.connections == 1
+    });
+    let row = row_when(&mut link, child, "of the other", |row| row.connections == 1);
+    let parent = rows(&mut link)[&pid].sent;
+    assert_eq!((row.sent, parent), (0, 2 * (1000 + SYN) + 500));
+    process.run(&format!("end({child})"));
+    row_goes(&mut link, child);
+}
+
+#[test]
+fn process_with_a_reused_pid_gets_a_row_of_its_own() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let (_server, to) = server();
+    let mut first = Process::start(&home);
+    let pid = first.pid();
+    first.run(&format!("all = connect({to}); send(all, 1000)"));
+    let mut link = start(&home);
+    row_when(&mut link, pid, "of the first", |row| row.sent == 1000 + SYN);
+    let instance = |link: &mut crate::support::pdu::Link| {
+        let instances = link.fetch(&["process.tcp.tx_bytes"]).expect("an answer");
+        let mut instances = instances[0].keys().copied();
+        instances.find(|instance| instance % (1 << 22) == pid)
+    };
+    let before = instance(&mut link).expect("there");
+    drop(first);
+    let last = format!("{}", pid - 1);
+    // Instance ids have the second of the start.
+    std::thread::sleep(Duration::from_secs(1));
+    // Another process may get the pid.
+    let mut second = crate::support::wait_for("a process gets the pid", || {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", &last).expect("root may");
+        let process = Process::start(&home);
+        (process.pid() == pid).then_some(process)
+    });
+    second.run(&format!("all = connect({to}); send(all, 30)"));
+    let _ring = ring(&home, "new");
+    row_when(&mut link, pid, "of the second", |row| row.sent == 30 + SYN);
+    assert_ne!(instance(&mut link), Some(before));
+}
+
+#[test]
+fn open_rdma_devices_are_counted() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let devices = "mount -t tmpfs dev /dev
+        mkdir /dev/infiniband
+        touch /dev/infiniband/uverbs0 /dev/infiniband/uverbs1 /dev/infiniband/rdma_cm
+        exec \"$@\"";
+    let within = ["unshare", "--mount", "sh", "-ec", devices, "sh"];
+    let within = within.map(str::to_owned);
+    let mut process = Process::with_files(&within, &libraries(&home));
+    let names = "'uverbs0', 'uverbs1', 'uverbs1', 'rdma_cm'";
+    process.run(&format!(
+        "files = [open('/dev/infiniband/' + name) for name in [{names}]]"
+    ));
+    let mut link = start(&home);
+    let pid = process.pid();
+    row_when(&mut link, pid, "there", |_| true);
+    let devices = link.fetch(&["process.rdma_devices"]).expect("an answer");
+    let devices: Vec<u64> = devices[0].values().copied().collect();
+    assert_eq!(devices, [2], "uverbs1 is open twice, and rdma_cm is none");
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! Processes that stall the worker: one that keeps the lock of its socket, and one that exchanges its descriptors.
+
+use super::connections::server;
+use super::{Process, ring, row_when, rows, start, workers};
+use crate::support::fleet::is_possible;
+use crate::support::other_user::{STRANGER, VICTIM};
+use crate::support::pdu::Link;
+use crate::support::writer::{Kind, RingWriter};
+use crate::support::{Home, leave_out, output, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::process::Command;
+
+/// Limit of abandoned workers.
+const MOST_ABANDONED: usize = 8;
+
+/// Starts a process of a user that keeps the lock of its connection.
+fn staller(home: &Home, to: &str, uid: u32) -> Process {
+    let mut process = Process::start(home);
+    if process.run("(memory := missing_memory())") == "0" {
+        leave_out("no userfaultfd(2) here");
+    }
+    process.run(&format!("become({uid}); one = connect({to})"));
+    process.run("keep_lock(one[0], memory)");
+    process
+}
+
+/// Starts a process of another user that has sent 1,000 bytes.
+fn victim(home: &Home, to: &str) -> Process {
+    let mut process = Process::start(home);
+    process.run(&format!(
+        "become({VICTIM}); one = connect({to}); send(one, 1000)"
+    ));
+    process
+}
+
+/// Number of workers that were abandoned.
+fn abandoned(home: &Home) -> usize {
+    home.log().matches("reading its sockets blocks").count()
+}
+
+/// Waits until so many workers were abandoned. Meanwhile an agent transfers, and each event is in the next answer.
+fn wait_until_abandoned(home: &Home, link: &mut Link, ring: &mut RingWriter, count: usize) {
+    let sent = |link: &mut Link| {
+        let values = link.values("transfer.tx_bytes").expect("an answer");
+        values.get("agent").copied()
+    };
+    let mut expected = wait_for("the agent is there", || sent(link));
+    wait_for("the worker is abandoned", || {
+        assert!(ring.push(Kind::TxBytes, 1));
+        expected += 1;
+        assert_eq!(sent(link), Some(expected));
+        (abandoned(home) >= count).then_some(())
+    });
+}
+
+#[test]
+fn locked_socket_costs_one_worker_and_no_other_user() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let (_server, to) = server();
+    let staller = staller(&home, &to, STRANGER);
+    let mut victim = victim(&home, &to);
+    let mut agent = ring(&home, "agent");
+    let mut link = start(&home);
+    wait_for("the worker waits for the socket", || {
+        workers(link.pid())
+            .iter()
+            .any(|(_, state)| *state == 'D')
+            .then_some(())
+    });
+    wait_until_abandoned(&home, &mut link, &mut agent, 1);
+    assert!(
+        home.log()
+            .contains(&format!("processes of uid {STRANGER} are skipped"))
+    );
+    let sent = victim.counts("one").sent;
+    row_when(&mut link, victim.pid(), "exact", |row| row.sent == sent);
+    victim.run("send(one, 500)");
+    row_when(&mut link, victim.pid(), "exact", |row| {
+        row.sent == sent + 500
+    });
+    assert!(!rows(&mut link).contains_key(&staller.pid()));
+    assert_eq!(abandoned(&home), 1);
+
+    let is_stuck = || workers(0).iter().any(|(_, state)| *state == 'D');
+    assert!(is_stuck(), "the worker cannot be killed");
+    let counted = link.values("transfer.tx_bytes").expect("an answer")["agent"];
+    let pid = i32::try_from(link.pid()).expect("a pid");
+    kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
+    wait_for("the daemon ends", || link.ended());
+    assert!(agent.push(Kind::TxBytes, 1));
+    let mut link = start(&home);
+    let now = link.values("transfer.tx_bytes").expect("an answer")["agent"];
+    assert_eq!(now, counted + 1, "{}", home.log());
+    assert!(is_stuck(), "the worker still waits");
+    drop(staller);
+    wait_for("the worker ends", || (!is_stuck()).then_some(()));
+}
+
+#[test]
+fn with_8_abandoned_workers_no_scan_starts_until_one_ends() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let (_server, to) = server();
+    let users = STRANGER..;
+    let mut stallers: Vec<Process> = { users }
+        .take(MOST_ABANDONED)
+        .map(|uid| staller(&home, &to, uid))
+        .collect();
+    let mut victim = victim(&home, &to);
+    let mut agent = ring(&home, "agent");
+    let mut link = start(&home);
+    for count in 1..=MOST_ABANDONED {
+        wait_until_abandoned(&home, &mut link, &mut agent, count);
+    }
+    assert_eq!(workers(link.pid()).len(), MOST_ABANDONED);
+    assert!(!rows(&mut link).contains_key(&victim.pid()));
+    drop(stallers.pop());
+    let sent = victim.counts("one").sent;
+    row_when(&mut link, victim.pid(), "exact", |row| row.sent == sent);
+    assert_eq!(abandoned(&home), MOST_ABANDONED);
+    drop(stallers);
+    wait_for("one worker is left", || {
+        (workers(link.pid()).len() == 1).then_some(())
+    });
+}
+
+#[test]
+fn swapped_descriptor_costs_one_worker_and_no_other_user() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let (_server, to) = server();
+    let mut swaps = Process::start(&home);
+    let directory = home.path("fuse");
+    fs::create_dir(&directory).expect("made");
+    let file = swaps.run(&format!("(file := fuse.mount({directory:?}))"));
+    if file == "-1" {
+        leave_out("no FUSE here");
+    }
+    swaps.run(&format!("become({STRANGER}); all = connect({to}, 20)"));
+    let mut victim = victim(&home, &to);
+    let mut agent = ring(&home, "agent");
+    let mut link = start(&home);
+    row_when(&mut link, swaps.pid(), "of its connections", |row| {
+        row.connections == 20
+    });
+    let [(worker, _)] = workers(link.pid())[..] else {
+        panic!("not one worker");
+    };
+    // Without this, hardly a descriptor changes between the two system calls.
+    let mut strace = Command::new("strace");
+    strace.args(["-qq", "-o", "/dev/null", "-e", "trace=pidfd_getfd"]);
+    strace.args(["-e", "inject=pidfd_getfd:delay_enter=20000"]);
+    let probe = output(Command::new("strace").args(["-o", "/dev/null", "true"]));
+    if !probe.status.success() {
+        leave_out("strace(1) cannot trace here");
+    }
+    let mut strace = strace
+        .args(["-p", &worker.to_string()])
+        .spawn()
+        .expect("there");
+    swaps.run("swap(all, file)");
+    wait_until_abandoned(&home, &mut link, &mut agent, 1);
+    // The next worker counts what is sent after its first scan.
+    let before = rows(&mut link)[&victim.pid()].sent;
+    wait_for("the next worker counts", || {
+        victim.run("send(one, 500)");
+        let now = rows(&mut link)[&victim.pid()].sent;
+        assert!(now <= victim.counts("one").sent);
+        (now > before).then_some(())
+    });
+    assert_eq!(abandoned(&home), 1);
+    let pid = i32::try_from(link.pid()).expect("a pid");
+    kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
+    wait_for("the daemon ends", || link.ended());
+    drop(swaps);
+    // It ends with the worker that it traces.
+    strace.wait().expect("our child");
+}

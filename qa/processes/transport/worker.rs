@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! The worker process: its rights and descriptors, its end and that of the daemon, and the settings that it depends on.
+
+use super::connections::server;
+use super::{Process, row_goes, row_when, rows, start, workers};
+use crate::support::fleet::is_possible;
+use crate::support::other_user::{STRANGER, VICTIM, open_to_all};
+use crate::support::pdu::{Link, Sent};
+use crate::support::{Home, PMDANIXL, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::process::Command;
+
+/// Pid of the only worker.
+fn worker(link: &Link) -> u32 {
+    wait_for("there is a worker", || match workers(link.pid())[..] {
+        [(pid, _)] => Some(pid),
+        _ => None,
+    })
+}
+
+/// A field of /proc/PID/status.
+fn status(pid: u32, field: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value.expect(field).trim().to_owned()
+}
+
+fn reload(home: &Home, link: &mut Link, settings: &str) {
+    home.set(settings);
+    link.be_user(0).expect("sent");
+    let reload = [("control.reload", Sent::Numbers(vec![1]))];
+    link.store(&reload).expect("accepted");
+}
+
+#[test]
+fn killed_worker_makes_no_counter_go_back_and_nothing_count_twice() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let (_server, to) = server();
+    let mut process = Process::start(&home);
+    process.run(&format!("both = connect({to}, 2); send(both, 1000)"));
+    let mut link = start(&home);
+    let pid = process.pid();
+    let mut last = row_when(&mut link, pid, "there", |_| true);
+    for _ in 0..2 {
+        let killed = worker(&link);
+        kill(Pid::from_raw(killed.cast_signed()), Signal::SIGKILL).expect("it runs");
+        wait_for("another worker counts", || {
+            process.run("send(both, 100)");
+            let row = rows(&mut link)[&pid];
+            assert!(row.sent >= last.sent, "{row:?} after {last:?}");
+            assert!(row.sent <= process.counts("both").sent, "{row:?}");
+            (row.sent > last.sent).then_some(())
+        });
+        assert_ne!(worker(&link), killed);
+        last = rows(&mut link)[&pid];
+    }
+    let messages = home.log().matches("the process that reads sockets").count();
+    assert_eq!(messages, 2, "{}", home.log());
+    // A process that no worker has counted before counts as a whole.
+    let mut new = Process::start(&home);
+    new.run(&format!("one = connect({to}); send(one, 5000)"));
+    let _ring = super::ring(&home, "new");
+    let exact = new.counts("one");
+    row_when(&mut link, new.pid(), "exact", |row| row == exact);
+}
+
+#[test]
+fn worker_ends_with_a_killed_daemon() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let _process = Process::start(&home);
+    let link = start(&home);
+    worker(&link);
+    // As by kill -9.
+    drop(link);
+    wait_for("the worker ends", || {
+        let runs = |(_, state): &(u32, char)| *state != 'Z';
+        (!workers(0).iter().any(runs)).then_some(())
+    });
+}
+
+#[test]
+fn worker_runs_only_while_a_process_uses_nixl_and_leaves_no_zombie() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let process = Process::start(&home);
+    let mut link = start(&home);
+    let pid = process.pid();
+    row_when(&mut link, pid, "there", |_| true);
+    drop(process);
+    row_goes(&mut link, pid);
+    wait_for("the worker is gone", || {
+        workers(link.pid()).is_empty().then_some(())
+    });
+    assert!(!home.log().contains("sockets"), "{}", home.log());
+}
+
+#[test]
+fn transport_setting_takes_rows_and_worker_away_and_brings_them_back() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let (_server, to) = server();
+    let mut process = Process::start(&home);
+    process.run(&format!("one = connect({to}); send(one, 1000)"));
+    let exact = process.counts("one");
+    let mut link = start(&home);
+    let pid = process.pid();
+    for settings in ["transport = false", "owners = [4242]"] {
+        row_when(&mut link, pid, "exact", |row| row == exact);
+        reload(&home, &mut link, settings);
+        row_goes(&mut link, pid);
+        wait_for("the worker is gone", || {
+            workers(link.pid()).is_empty().then_some(())
+        });
+        reload(&home, &mut link, "");
+    }
+    row_when(&mut link, pid, "exact", |row| row == exact);
+}
+
+#[test]
+fn without_proc_facts_no_process_has_a_row() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    home.set("proc_facts = false");
+    let _process = Process::start(&home);
+    let mut agent = super::ring(&home, "agent");
+    let mut link = start(&home);
+    wait_for("the agent is shown", || {
+        let values = link.values("transfer.tx_bytes").expect("an answer");
+        (values == [("agent".into(), 1)].into()).then_some(())
+    });
+    assert!(agent.push(crate::support::writer::Kind::TxBytes, 1));
+    assert!(rows(&mut link).is_empty() && workers(link.pid()).is_empty());
+}
+
+#[test]
+fn only_processes_of_owners_have_rows() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    home.set(&format!("owners = [{VICTIM}]"));
+    let mut processes = [STRANGER, VICTIM].map(|uid| {
+        let mut process = Process::start(&home);
+        process.run(&format!("become({uid})"));
+        process
+    });
+    let mut link = start(&home);
+    row_when(&mut link, processes[1].pid(), "there", |_| true);
+    assert_eq!(rows(&mut link).len(), 1);
+    // A user that is no owner cannot hide another one.
+    assert_eq!(processes[0].run("1"), "1");
+}
+
+#[test]
+fn worker_of_another_user_has_two_capabilities_and_reads_all_users() {
+    const DAC_OVERRIDE: u64 = 1 << 1;
+    const SYS_PTRACE: u64 = 1 << 19;
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    open_to_all(home.dir(), 0o755);
+    home.set("user = \"nobody\"");
+    let (_server, to) = server();
+    let users = [0, 65_534, VICTIM];
+    let mut processes = users.map(|uid| {
+        let mut process = Process::start(&home);
+        process.run(&format!(
+            "become({uid}); one = connect({to}); send(one, 1000)"
+        ));
+        process
+    });
+    let mut link = start(&home);
+    for process in &mut processes {
+        let exact = process.counts("one");
+        row_when(&mut link, process.pid(), "exact", |row| row == exact);
+    }
+    let worker = worker(&link);
+    let kept = format!("{:016x}", DAC_OVERRIDE | SYS_PTRACE);
+    for set in ["CapEff", "CapPrm"] {
+        assert_eq!(status(worker, set), kept, "{set}");
+    }
+    for set in ["CapInh", "CapAmb"] {
+        assert_eq!(status(worker, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(status(worker, "NoNewPrivs"), "1");
+    assert_eq!(status(worker, "Uid"), "65534\t65534\t65534\t65534");
+    assert_eq!(status(link.pid(), "CapAmb"), "0000000000000000");
+}
+
+#[test]
+fn worker_has_only_its_pipes_open() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let _process = Process::start(&home);
+    // pmcd leaves some of its descriptors open in the daemon.
+    let mut daemon = Command::new("sh");
+    daemon.args(["-c", "exec \"$0\" \"$@\" 7</dev/null 9</dev/zero", PMDANIXL]);
+    let link = Link::start(&home, daemon).expect("it starts");
+    let worker = worker(&link);
+    let open = || {
+        let names = fs::read_dir(format!("/proc/{worker}/fd")).expect("it runs");
+        let names = names.flatten().map(|name| name.file_name());
+        let mut names: Vec<_> = names.collect();
+        names.sort_unstable();
+        names
+    };
+    // It closes the others at its start.
+    let found = crate::support::soon(|| (open() == ["0", "1", "2"]).then_some(()));
+    assert!(found.is_some(), "{:?}", open());
+}

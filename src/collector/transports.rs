@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! Reads what processes transfer by TCP, and gives agents their part of it.
+
+use super::Collector;
+use crate::agents::Agent;
+use crate::event::EventType;
+use crate::procfs::process::ProcessId;
+use crate::transport::share::Bytes;
+use crate::transport::{AgentTransport, Transports};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::time::Instant;
+
+impl Collector {
+    /// Sets the program of the worker process that reads sockets. Without it none are read.
+    pub fn set_transport_program(&mut self, program: PathBuf) {
+        self.transports.set_program(program);
+    }
+
+    /// Returns the processes that use NIXL.
+    #[must_use]
+    pub fn transports(&self) -> &Transports {
+        &self.transports
+    }
+
+    /// Begins a scan of sockets if one is due, and applies its result when it ends. Never waits.
+    pub(super) fn read_transports(&mut self, now: Instant) {
+        let config = &self.shared.config;
+        if !(config.transport && config.proc_facts) {
+            if self.transports.clear(now) {
+                for agent in self.agents.values_mut() {
+                    agent.transport = AgentTransport::default();
+                }
+                self.have_transports_changed = true;
+            }
+            return;
+        }
+        let Some(read) = self.transports.poll(now) else {
+            return;
+        };
+        let read: HashSet<ProcessId> = read.into_iter().collect();
+        let mut agents: HashMap<ProcessId, u32> = HashMap::new();
+        for process in self.agents.values().filter_map(process_of) {
+            *agents.entry(process).or_default() += 1;
+        }
+        for agent in self.agents.values_mut() {
+            let process = process_of(agent).filter(|process| agents[process] == 1);
+            if process.is_none_or(|process| read.contains(&process)) {
+                let process = process.and_then(|process| self.transports.get(process));
+                let nixl = Bytes {
+                    sent: agent.total(EventType::TxBytes),
+                    received: agent.total(EventType::RxBytes),
+                };
+                agent.transport.update(process, nixl, now);
+            }
+        }
+        self.transports.set_agents(&agents);
+        self.have_transports_changed = true;
+    }
+}
+
+/// Returns the process that writes the files of an agent. `None`: it is not known, or there are several.
+fn process_of(agent: &Agent) -> Option<ProcessId> {
+    let mut writers = agent
+        .sources
+        .iter()
+        .map(|source| source.file.liveness.writer());
+    let first = writers.next()??;
+    writers.all(|writer| writer == Some(first)).then_some(first)
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! Accounts of connections: what each connection has added since it was read last, for which process and peer.
+//!
+//! A socket that a forked process inherits counts for the oldest process that has it: processes are read in the order of their age.
+
+use crate::procfs::process::ProcessId;
+use crate::transport::protocol::{ProcessReading, Traffic};
+use crate::transport::sockets::OpenFiles;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Limit of peers of a process in a reading: those with the most bytes.
+const MAX_PEERS: usize = 64;
+
+/// Connections of all processes, as they were read last.
+#[derive(Debug, Default)]
+pub struct Accounts {
+    connections: HashMap<u64, Account>,
+    /// Processes that were read.
+    processes: HashSet<ProcessId>,
+    /// Number of the current scan.
+    scan: u64,
+}
+
+#[derive(Debug)]
+struct Account {
+    /// Process that it counted for.
+    process: ProcessId,
+    traffic: Traffic,
+    /// Scan in which it was read last.
+    scan: u64,
+}
+
+impl Accounts {
+    /// Begins a scan of all processes.
+    pub fn begin_scan(&mut self) {
+        self.scan += 1;
+    }
+
+    /// Adds the connections of a process. `was_counted` is true if another worker has counted the process: how much of its connections
+    /// is not known, so that they count from now on. Returns what they have added.
+    pub fn add(&mut self, id: ProcessId, was_counted: bool, files: &OpenFiles) -> ProcessReading {
+        let is_new = self.processes.insert(id);
+        let mut reading = ProcessReading {
+            id,
+            rdma_devices: u32::try_from(files.rdma_devices).unwrap_or(u32::MAX),
+            ..ProcessReading::default()
+        };
+        let (mut peers, mut weighted) = (BTreeMap::new(), 0.0);
+        for connection in &files.connections {
+            let account = self.connections.get(&connection.cookie);
+            if account.is_some_and(|account| account.scan == self.scan) {
+                // An older process has it too.
+                continue;
+            }
+            let added = match account {
+                Some(account) => connection.traffic.since(&account.traffic),
+                None if is_new && was_counted => Traffic::default(),
+                None => connection.traffic,
+            };
+            let account = Account {
+                process: id,
+                traffic: connection.traffic,
+                scan: self.scan,
+            };
+            self.connections.insert(connection.cookie, account);
+            reading.connections += 1;
+            reading.traffic += added;
+            weighted += f64::from(connection.rtt) * added.bytes() as f64;
+            if let Some(peer) = connection.peer {
+                *peers.entry(peer).or_insert_with(Traffic::default) += added;
+            }
+        }
+        let bytes = reading.traffic.bytes();
+        reading.rtt = (bytes > 0).then(|| weighted / bytes as f64);
+        reading.peers = peers.into_iter().collect();
+        reading
+            .peers
+            .sort_by_key(|(_, traffic)| std::cmp::Reverse(traffic.bytes()));
+        reading.peers.truncate(MAX_PEERS);
+        reading
+    }
+
+    /// Ends a scan. Forgets connections that a process has closed, and processes other than `running`. `unread` are processes that run
+    /// and were not read in this scan.
+    pub fn end_scan(&mut self, running: &HashSet<ProcessId>, unread: &HashSet<ProcessId>) {
+        let scan = self.scan;
+        self.processes.retain(|id| running.contains(id));
+        self.connections
+            .retain(|_, account| account.scan == scan || unread.contains(&account.process));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::sockets::Connection;
+    use std::net::IpAddr;
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    fn process(pid: u32) -> ProcessId {
+        ProcessId { pid, start: 1 }
+    }
+
+    fn traffic(sent: u64) -> Traffic {
+        Traffic {
+            sent,
+            ..Traffic::default()
+        }
+    }
+
+    /// Returns open files with these connections: cookie and bytes.
+    fn files(connections: &[(u64, u64)]) -> OpenFiles {
+        let connection = |&(cookie, sent)| Connection {
+            cookie,
+            peer: Some(PEER),
+            rtt: 100,
+            traffic: traffic(sent),
+        };
+        OpenFiles {
+            connections: connections.iter().map(connection).collect(),
+            rdma_devices: 0,
+        }
+    }
+
+    /// Scans processes, the oldest first. Returns the bytes that each connection has added.
+    fn scan(accounts: &mut Accounts, was_counted: bool, all: &[(u32, &[(u64, u64)])]) -> Vec<u64> {
+        accounts.begin_scan();
+        let add = |&(pid, connections): &(u32, &[_])| {
+            let reading = accounts.add(process(pid), was_counted, &files(connections));
+            reading.traffic.sent
+        };
+        let added = all.iter().map(add).collect();
+        let running = all.iter().map(|(pid, _)| process(*pid)).collect();
+        accounts.end_scan(&running, &HashSet::new());
+        added
+    }
+
+    #[test]
+    fn connection_counts_what_it_has_added() {
+        let mut accounts = Accounts::default();
+        assert_eq!(scan(&mut accounts, false, &[(1, &[(7, 100)])]), [100]);
+        assert_eq!(scan(&mut accounts, true, &[(1, &[(7, 130), (8, 5)])]), [35]);
+        assert_eq!(scan(&mut accounts, true, &[(1, &[(8, 5)])]), [0]);
+        // The kernel never gives a cookie to a second socket.
+        assert_eq!(scan(&mut accounts, true, &[(1, &[(8, 4)])]), [0]);
+        assert_eq!(accounts.connections.len(), 1);
+    }
+
+    #[test]
+    fn inherited_connection_counts_for_the_oldest_process() {
+        let mut accounts = Accounts::default();
+        assert_eq!(
+            scan(&mut accounts, false, &[(1, &[(7, 9)]), (2, &[(7, 9)])]),
+            [9, 0]
+        );
+        assert_eq!(
+            scan(&mut accounts, true, &[(1, &[(7, 10)]), (2, &[(7, 11)])]),
+            [1, 0]
+        );
+        // The parent has closed its copy, then ended.
+        assert_eq!(
+            scan(&mut accounts, true, &[(1, &[]), (2, &[(7, 15)])]),
+            [0, 5]
+        );
+        assert_eq!(scan(&mut accounts, true, &[(2, &[(7, 16)])]), [1]);
+    }
+
+    #[test]
+    fn new_worker_counts_known_processes_from_its_first_scan_on() {
+        let mut accounts = Accounts::default();
+        assert_eq!(
+            scan(&mut accounts, true, &[(1, &[(7, 100)]), (2, &[])]),
+            [0, 0]
+        );
+        assert_eq!(
+            scan(&mut accounts, true, &[(1, &[(7, 101)]), (2, &[(8, 3)])]),
+            [1, 3]
+        );
+    }
+
+    #[test]
+    fn connections_of_an_unread_process_are_kept() {
+        let mut accounts = Accounts::default();
+        scan(&mut accounts, false, &[(1, &[(7, 100)])]);
+        accounts.begin_scan();
+        let one = [process(1)].into();
+        accounts.end_scan(&one, &one);
+        assert_eq!(scan(&mut accounts, true, &[(1, &[(7, 104)])]), [4]);
+        assert_eq!(scan(&mut accounts, true, &[]), [0; 0]);
+        assert!(accounts.connections.is_empty() && accounts.processes.is_empty());
+    }
+
+    #[test]
+    fn round_trip_time_is_weighted_by_bytes() {
+        let mut accounts = Accounts::default();
+        let mut files = files(&[(7, 300), (8, 100), (9, 0)]);
+        files.connections[0].rtt = 1000;
+        files.connections[2].peer = None;
+        accounts.begin_scan();
+        let reading = accounts.add(process(1), false, &files);
+        assert_eq!((reading.rtt, reading.connections), (Some(775.0), 3));
+        assert_eq!(reading.peers, [(PEER, traffic(400))]);
+        accounts.begin_scan();
+        let reading = accounts.add(process(1), true, &files);
+        assert_eq!(
+            (reading.rtt, &*reading.peers),
+            (None, &[(PEER, traffic(0))][..])
+        );
+    }
+}

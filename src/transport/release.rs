@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! Release of NIXL that a process has loaded: that of the Python package with its libnixl.
+
+use crate::base::file::LIST_FLAGS;
+use nix::dir::Dir;
+use nix::sys::stat::Mode;
+use std::path::{Component, Path, PathBuf};
+
+/// Limit of names that are read from a directory of Python packages. Thousands are usual.
+const MAX_NAMES: usize = 1 << 14;
+/// Limit of a release, in bytes.
+const MAX_RELEASE: usize = 32;
+
+/// Returns the release of the package that has a library of a process. `None`: no package beside it has one, or the files of the
+/// process cannot be read.
+///
+/// A wheel has libnixl in `site-packages/.nixl_cu12.mesonpy.libs` or `site-packages/nixl_cu12.libs`. Its release is in the name
+/// `site-packages/nixl_cu12-1.5.1.dist-info`.
+#[must_use]
+pub fn of_library(pid: u32, library: &Path) -> Option<String> {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let is_plain = |part: &Component| matches!(part, Component::RootDir | Component::Normal(_));
+    library
+        .components()
+        .all(|part| is_plain(&part))
+        .then_some(())?;
+    below(&root, library)
+}
+
+/// Returns the release of the package that has a library below a root directory.
+fn below(root: &Path, library: &Path) -> Option<String> {
+    let mut above = library.ancestors();
+    let packages =
+        above.find(|dir| dir.ends_with("site-packages") || dir.ends_with("dist-packages"))?;
+    let directory = library
+        .strip_prefix(packages)
+        .ok()?
+        .iter()
+        .next()?
+        .to_str()?;
+    let package = directory.trim_start_matches('.').split('.').next()?;
+    let start = format!("{package}-");
+    let packages = root.join(packages.strip_prefix("/").ok()?);
+    let mut directory = Dir::open(&packages, LIST_FLAGS, Mode::empty()).ok()?;
+    directory
+        .iter()
+        .take(MAX_NAMES)
+        .flatten()
+        .find_map(|entry| {
+            let name = entry.file_name().to_str().ok()?;
+            let release = name.strip_prefix(&start)?.strip_suffix(".dist-info")?;
+            is_release(release).then(|| release.to_owned())
+        })
+}
+
+/// True if a text is a version of a Python package, such as `1.5.1`, `1.6.0rc1` or `0.10.1+cu13`.
+fn is_release(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+');
+    text.len() <= MAX_RELEASE
+        && text.starts_with(|first: char| first.is_ascii_digit())
+        && text.bytes().all(is_allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn release_is_in_the_name_of_the_python_package() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let packages = dir.path().join("lib/python3.12/site-packages");
+        for name in [
+            "nixl_cu12-1.5.1.dist-info",
+            "nixl_cu13-1.3.2rc1.dist-info",
+            "nixl_cu14-x.dist-info",
+            "nixl-0.10.1.dist-info",
+        ] {
+            fs::create_dir_all(packages.join(name)).expect("made");
+        }
+        for (library, expected) in [
+            (".nixl_cu12.mesonpy.libs/libnixl.so", Some("1.5.1")),
+            ("nixl_cu12.libs/libnixl-4f1c.so", Some("1.5.1")),
+            (".nixl_cu13.mesonpy.libs/libnixl.so", Some("1.3.2rc1")),
+            (".nixl_cu14.mesonpy.libs/libnixl.so", None),
+            (".nixl_cu1.mesonpy.libs/libnixl.so", None),
+        ] {
+            let library = Path::new("/lib/python3.12/site-packages").join(library);
+            assert_eq!(
+                below(dir.path(), &library).as_deref(),
+                expected,
+                "{library:?}"
+            );
+        }
+        for library in ["/lib/libnixl.so", "/none/site-packages/nixl/libnixl.so"] {
+            assert_eq!(below(dir.path(), Path::new(library)), None, "{library}");
+        }
+        assert_eq!(
+            of_library(1, Path::new("/a/../site-packages/nixl/libnixl.so")),
+            None
+        );
+    }
+}

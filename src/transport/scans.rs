@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! Scans by the worker process, and the processes that stall it.
+
+use crate::log;
+use crate::procfs::ancestors::uid;
+use crate::procfs::process::ProcessId;
+use crate::procfs::scan_threads::{STALL_TIMEOUT, skip_group};
+use crate::transport::client::{AbandonedWorker, WorkerProcess};
+use crate::transport::protocol::{Request, Response};
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The group of a stalled process is skipped for at least this long.
+const SKIP_TIME: Duration = Duration::from_secs(600);
+/// With this many abandoned workers, no scan starts.
+const MAX_ABANDONED: usize = 8;
+
+/// Runs one scan at a time.
+#[derive(Debug, Default)]
+pub struct TransportScans {
+    /// Program to start with [`crate::transport::client::OPTION`]. `None`: there are no scans.
+    pub program: Option<PathBuf>,
+    worker: Option<WorkerProcess>,
+    running: Option<RunningScan>,
+    abandoned: Vec<Abandoned>,
+    /// True if the last start of a worker failed, and that was logged.
+    has_failed: bool,
+}
+
+#[derive(Debug)]
+struct RunningScan {
+    /// Process that is being read.
+    process: Option<ProcessId>,
+    progress_at: Instant,
+    responses: Vec<Response>,
+}
+
+#[derive(Debug)]
+struct Abandoned {
+    worker: AbandonedWorker,
+    /// Processes that are skipped.
+    group: Option<String>,
+    skip_until: Instant,
+}
+
+impl TransportScans {
+    /// True while a scan runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// True if a process is skipped.
+    #[must_use]
+    pub fn is_skipped(&self, process: ProcessId) -> bool {
+        let mut groups = self.abandoned.iter().filter_map(|one| one.group.as_ref());
+        // The group is read from /proc only if there is something to compare.
+        !self.abandoned.is_empty() && groups.any(|group| *group == skip_group(process))
+    }
+
+    /// Starts a scan. Does nothing if there are 8 abandoned workers, or if no worker can be started.
+    pub fn start(&mut self, request: &Request, now: Instant) {
+        self.reap(now);
+        if self.waiting() >= MAX_ABANDONED {
+            return;
+        }
+        match self.send(request) {
+            Ok(()) => {
+                self.has_failed = false;
+                self.running = Some(RunningScan {
+                    process: None,
+                    progress_at: now,
+                    responses: Vec::new(),
+                });
+            }
+            Err(err) => self.fail(&err, now),
+        }
+    }
+
+    /// Reaps abandoned workers that have ended, and ends the skipping of their groups when it is time.
+    fn reap(&mut self, now: Instant) {
+        self.abandoned
+            .retain_mut(|one| one.worker.is_running() || now < one.skip_until);
+    }
+
+    /// Returns the number of abandoned workers that have not ended.
+    fn waiting(&mut self) -> usize {
+        let workers = self.abandoned.iter_mut().map(|one| &mut one.worker);
+        workers
+            .filter_map(|worker| worker.is_running().then_some(()))
+            .count()
+    }
+
+    fn send(&mut self, request: &Request) -> io::Result<()> {
+        let worker = match (&mut self.worker, &self.program) {
+            (Some(worker), _) => worker,
+            (none, Some(program)) => none.insert(WorkerProcess::start(program)?),
+            (None, None) => return Ok(()),
+        };
+        worker.send(request)
+    }
+
+    /// Returns the responses of a scan that has ended; `None` while it goes on or if there is none. A scan that fails has the responses
+    /// until then.
+    pub fn poll(&mut self, now: Instant) -> Option<Vec<Response>> {
+        let running = self.running.as_mut()?;
+        let failure = loop {
+            let received = match &mut self.worker {
+                Some(worker) => worker.receive(),
+                None => Ok(None),
+            };
+            match received {
+                Ok(Some(Response::Done)) => break None,
+                Ok(Some(response)) => {
+                    if let Response::Begun(process) = response {
+                        running.process = Some(process);
+                    }
+                    running.progress_at = now;
+                    running.responses.push(response);
+                }
+                Ok(None) if now.saturating_duration_since(running.progress_at) < STALL_TIMEOUT => {
+                    return None;
+                }
+                Ok(None) => break Some(None),
+                Err(err) => break Some(Some(err)),
+            }
+        };
+        let process = running.process;
+        let responses = std::mem::take(&mut running.responses);
+        match failure {
+            None => {}
+            Some(Some(err)) => self.fail(&err, now),
+            Some(None) => self.abandon(process, now),
+        }
+        self.running = None;
+        Some(responses)
+    }
+
+    /// Ends the worker process. The next scan starts another. While there are no scans, it must be called again, to reap the process.
+    pub fn stop(&mut self, now: Instant) {
+        self.running = None;
+        self.reap(now);
+        if let Some(worker) = self.worker.take() {
+            self.abandoned.push(Abandoned {
+                worker: worker.abandon(),
+                group: None,
+                skip_until: now,
+            });
+        }
+    }
+
+    fn fail(&mut self, err: &io::Error, now: Instant) {
+        if !std::mem::replace(&mut self.has_failed, true) {
+            tracing::warn!(
+                "nixl.process: the process that reads sockets cannot be started, or has ended: {err}; it is tried again with each scan"
+            );
+        }
+        self.stop(now);
+    }
+
+    /// Gives up the worker, which waits for a process.
+    fn abandon(&mut self, stalled: Option<ProcessId>, now: Instant) {
+        self.stop(now);
+        let waiting = self.waiting();
+        let (Some(abandoned), Some(stalled)) = (self.abandoned.last_mut(), stalled) else {
+            return;
+        };
+        let group = skip_group(stalled);
+        let _about = log::about(uid(stalled.pid));
+        tracing::warn!(
+            "process {}: reading its sockets blocks, so a scan of sockets was abandoned after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({waiting} scans wait; with {MAX_ABANDONED}, no scan starts)",
+            stalled.pid
+        );
+        abandoned.group = Some(group);
+        abandoned.skip_until = now + SKIP_TIME;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::process::Command;
+
+    /// Returns scans by a worker that is a shell script. Its first run in the directory is `first`, all later ones serve requests.
+    fn scans(directory: &Path, first: &str) -> TransportScans {
+        let program = directory.join("worker");
+        let script = format!(
+            "#!/bin/sh\ncd {}\n\
+             if mkdir ran 2>/dev/null; then\n{first}\nexit\nfi\n\
+             while read -r line; do echo '\"Done\"'; done\n",
+            directory.display()
+        );
+        // By another process: a file that this one writes cannot be executed while a thread forks.
+        let written = Command::new("/bin/sh")
+            .args(["-c", "printf %s \"$1\" >\"$0\"; chmod 700 \"$0\""])
+            .arg(&program)
+            .arg(script)
+            .status();
+        assert!(written.expect("sh is there").success());
+        TransportScans {
+            program: Some(program),
+            ..TransportScans::default()
+        }
+    }
+
+    /// Runs a scan. Returns its responses, and `None` if it did not start.
+    fn run(scans: &mut TransportScans) -> Option<Vec<Response>> {
+        scans.start(&Request::default(), Instant::now());
+        while scans.is_running() {
+            if let Some(responses) = scans.poll(Instant::now()) {
+                return Some(responses);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    #[test]
+    fn bad_response_costs_one_scan_and_one_worker() {
+        let begun = r#"{"Begun":{"pid":7,"start":9}}"#;
+        for first in [
+            "exit 0",
+            "read -r line; echo '{\"Begun\":'",
+            "read -r line; echo '\"Finished\"'; exec sleep 600",
+            "read -r line; printf '\\377\\000\\n'",
+            // Longer than the limit, without an end of the line.
+            "read -r line; exec cat /dev/zero",
+            "read -r line; exec 1>&-; exec sleep 600",
+        ] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let script = format!("echo '{begun}'\n{first}");
+            let mut scans = scans(directory.path(), &script);
+            let responses = run(&mut scans).expect("it started");
+            let process = ProcessId { pid: 7, start: 9 };
+            assert_eq!(responses, [Response::Begun(process)], "{first}");
+            assert!(!scans.is_skipped(process), "{first}");
+            assert_eq!(run(&mut scans), Some(Vec::new()), "{first}");
+            // The first one was killed if it has not ended.
+            while scans.waiting() > 0 {
+                std::thread::yield_now();
+            }
+            scans.stop(Instant::now());
+            while !scans.abandoned.is_empty() {
+                scans.stop(Instant::now());
+            }
+        }
+    }
+
+    #[test]
+    fn worker_without_progress_is_killed_after_ten_seconds() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let script = "echo '{\"Begun\":{\"pid\":4194304,\"start\":9}}'; exec sleep 600";
+        let mut scans = scans(directory.path(), script);
+        let start = Instant::now();
+        scans.start(&Request::default(), start);
+        while scans
+            .running
+            .as_ref()
+            .is_some_and(|scan| scan.process.is_none())
+        {
+            assert_eq!(scans.poll(start), None);
+        }
+        assert_eq!(
+            scans.poll(start + STALL_TIMEOUT - Duration::from_millis(1)),
+            None
+        );
+        let responses = scans.poll(start + STALL_TIMEOUT).expect("given up");
+        assert_eq!(responses.len(), 1);
+        let process = ProcessId {
+            pid: 4_194_304,
+            start: 9,
+        };
+        assert!(scans.is_skipped(process));
+        assert_eq!(run(&mut scans), Some(Vec::new()));
+        while scans.waiting() > 0 {
+            std::thread::yield_now();
+        }
+        assert!(scans.is_skipped(process), "for ten minutes");
+        scans.reap(start + STALL_TIMEOUT + SKIP_TIME);
+        assert!(!scans.is_skipped(process));
+    }
+
+    #[test]
+    fn missing_program_starts_no_scan() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut scans = scans(directory.path(), "exit 0");
+        scans.program = Some(directory.path().join("none"));
+        assert_eq!(run(&mut scans), None);
+        assert!(scans.has_failed && scans.abandoned.is_empty());
+    }
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! Share of an agent's bytes that went over TCP in the last minute.
+
+use crate::transport::protocol::Traffic;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Time that the share is of. Readings come every 10 s.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Least number of bytes that NIXL moved in a direction. With fewer the share says nothing.
+const MIN_BYTES: u64 = 1 << 20;
+
+/// Bytes of an agent by direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes {
+    /// Bytes sent.
+    pub sent: u64,
+    /// Bytes received.
+    pub received: u64,
+}
+
+/// Bytes by TCP and by NIXL at the readings of the last minute.
+#[derive(Clone, Debug, Default)]
+pub struct Share {
+    samples: VecDeque<Sample>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at: Instant,
+    tcp: Bytes,
+    nixl: Bytes,
+}
+
+impl Share {
+    /// Adds a reading: the bytes so far.
+    pub fn add(&mut self, at: Instant, tcp: Traffic, nixl: Bytes) {
+        let tcp = Bytes {
+            sent: tcp.sent,
+            received: tcp.received,
+        };
+        // One sample is as old as the window, or older.
+        while self
+            .samples
+            .get(1)
+            .is_some_and(|next| at.saturating_duration_since(next.at) >= WINDOW)
+        {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(Sample { at, tcp, nixl });
+    }
+
+    /// Returns the bytes over TCP divided by those of NIXL. `None`: NIXL moved less than a MiB.
+    ///
+    /// NIXL counts the bytes of an agent's own requests only; TCP also has those that other agents ask for. So a direction counts only
+    /// if the agent has moved bytes in it.
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        let (first, last) = (self.samples.front()?, self.samples.back()?);
+        let directions = [
+            (
+                last.nixl.sent.saturating_sub(first.nixl.sent),
+                last.tcp.sent.saturating_sub(first.tcp.sent),
+            ),
+            (
+                last.nixl.received.saturating_sub(first.nixl.received),
+                last.tcp.received.saturating_sub(first.tcp.received),
+            ),
+        ];
+        let counting = directions
+            .into_iter()
+            .filter(|(nixl, _)| *nixl >= MIN_BYTES);
+        let (nixl, tcp) = counting.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        (nixl > 0).then(|| tcp as f64 / nixl as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn share(readings: &[(u64, [u64; 4])]) -> Option<f64> {
+        let (start, mut share) = (Instant::now(), Share::default());
+        for &(seconds, [sent, received, nixl_sent, nixl_received]) in readings {
+            let tcp = Traffic {
+                sent,
+                received,
+                retransmits: 0,
+            };
+            let nixl = Bytes {
+                sent: nixl_sent,
+                received: nixl_received,
+            };
+            share.add(start + Duration::from_secs(seconds), tcp, nixl);
+        }
+        share.value()
+    }
+
+    #[test]
+    fn share_is_of_the_directions_that_nixl_used() {
+        assert_eq!(share(&[]), None);
+        assert_eq!(share(&[(0, [9, 9, 9, 9])]), None);
+        let zero = (0, [0; 4]);
+        assert_eq!(share(&[zero, (10, [4 * MIB, 0, 4 * MIB, 0])]), Some(1.0));
+        assert_eq!(
+            share(&[zero, (10, [400, 300, 4 * MIB, 0])]),
+            Some(400.0 / (4.0 * 1_048_576.0))
+        );
+        // The peer writes as much.
+        assert_eq!(
+            share(&[zero, (10, [4 * MIB, 9 * MIB, 4 * MIB, 9])]),
+            Some(1.0)
+        );
+        assert_eq!(
+            share(&[zero, (10, [2 * MIB, MIB, 4 * MIB, 2 * MIB])]),
+            Some(0.5)
+        );
+        assert_eq!(share(&[zero, (10, [MIB, 0, MIB - 1, 0])]), None);
+    }
+
+    #[test]
+    fn share_is_of_the_last_minute() {
+        let at = |seconds, tcp, nixl| (seconds, [tcp, 0, nixl, 0]);
+        let readings = [
+            at(0, 0, 0),
+            at(10, 9 * MIB, 9 * MIB),
+            at(70, 9 * MIB, 19 * MIB),
+        ];
+        assert_eq!(share(&readings), Some(0.0));
+        assert_eq!(share(&readings[..2]), Some(1.0));
+        let readings = [
+            at(0, 0, 0),
+            at(10, 9 * MIB, 9 * MIB),
+            at(69, 9 * MIB, 18 * MIB),
+        ];
+        assert_eq!(share(&readings), Some(0.5));
+    }
+}

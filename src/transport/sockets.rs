@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! Reads the open sockets and RDMA devices of one process.
+
+use crate::base::file::LIST_FLAGS;
+use crate::procfs::process::ProcessId;
+use crate::shm::socket::{self, ProcessHandle};
+use crate::transport::protocol::Traffic;
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::readlinkat;
+use nix::sys::stat::Mode;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::net::{IpAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// Limit of open files of a process. A process with more is not read: connections would be left out at random.
+const MAX_FILES: usize = 1 << 15;
+
+/// Open files of a process.
+#[derive(Debug, Default)]
+pub struct OpenFiles {
+    /// TCP connections.
+    pub connections: Vec<Connection>,
+    /// Number of RDMA devices.
+    pub rdma_devices: usize,
+}
+
+/// TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Number that no other socket of this boot has.
+    pub cookie: u64,
+    /// Address of the peer. `None`: the connection is broken.
+    pub peer: Option<IpAddr>,
+    /// Smoothed round-trip time in microseconds.
+    pub rtt: u32,
+    /// Traffic since the connection was opened.
+    pub traffic: Traffic,
+}
+
+/// Reads the open files of a process. A socket that is in use can block it for as long as a thread of the process likes.
+///
+/// # Errors
+/// The process has ended (ESRCH), has too many open files (EMFILE), or may not be read.
+pub fn read(id: ProcessId) -> io::Result<OpenFiles> {
+    let process = open(id)?;
+    let mut files = OpenFiles::default();
+    let (mut sockets, mut devices) = (HashSet::new(), HashSet::new());
+    for_each_file(id.pid, |fd, target| {
+        if is_rdma_device(&target) {
+            devices.insert(target);
+        } else if is_socket(&target) && sockets.insert(target) {
+            files.connections.extend(connection(&process, fd)?);
+        }
+        Ok(())
+    })?;
+    files.rdma_devices = devices.len();
+    Ok(files)
+}
+
+/// Returns the number of RDMA devices that a process has open. Copies descriptors of its sockets, to find out whether [`read`] may, and
+/// asks nothing of them.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn probe(id: ProcessId) -> io::Result<usize> {
+    let process = open(id)?;
+    let mut devices = HashSet::new();
+    for_each_file(id.pid, |fd, target| {
+        if is_rdma_device(&target) {
+            devices.insert(target);
+        } else if is_socket(&target) {
+            copy(&process, fd)?;
+        }
+        Ok(())
+    })?;
+    Ok(devices.len())
+}
+
+/// Opens a process. Fails with ESRCH if it has ended.
+fn open(id: ProcessId) -> io::Result<ProcessHandle> {
+    let process = ProcessHandle::open(id.pid)?;
+    // The handle is of a later process if the process has ended before.
+    match ProcessId::of(id.pid)? == id {
+        true => Ok(process),
+        false => Err(Errno::ESRCH.into()),
+    }
+}
+
+fn is_rdma_device(target: &OsStr) -> bool {
+    target.as_bytes().starts_with(b"/dev/infiniband/uverbs")
+}
+
+fn is_socket(target: &OsStr) -> bool {
+    target.as_bytes().starts_with(b"socket:")
+}
+
+/// Calls `visit` with each open file of a process: the descriptor, and what it is (proc_pid_fd(5)).
+fn for_each_file(
+    pid: u32,
+    mut visit: impl FnMut(RawFd, OsString) -> io::Result<()>,
+) -> io::Result<()> {
+    let path = format!("/proc/{pid}/fd");
+    let mut directory = Dir::open(&*path, LIST_FLAGS, Mode::empty())?;
+    let names = directory
+        .iter()
+        .map(|entry| entry.map(|entry| entry.file_name().to_owned()));
+    let names = names.take(MAX_FILES + 3).collect::<Result<Vec<_>, _>>()?;
+    // Beside `.` and `..`.
+    if names.len() > MAX_FILES + 2 {
+        return Err(Errno::EMFILE.into());
+    }
+    for name in names {
+        let Some(fd) = name.to_str().ok().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // Fails if the file was closed meanwhile.
+        if let Ok(target) = readlinkat(directory.as_fd(), &*name) {
+            visit(fd, target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies a descriptor of a process. `None`: it was closed meanwhile, or SELinux allows TCP sockets only.
+fn copy(process: &ProcessHandle, fd: RawFd) -> io::Result<Option<OwnedFd>> {
+    match process.descriptor(fd) {
+        Ok(copy) => Ok(Some(copy)),
+        Err(err) if [Some(libc::EBADF), Some(libc::EACCES)].contains(&err.raw_os_error()) => {
+            Ok(None)
+        }
+        Err(err) => Err(err),
+    }
+}
+
+/// Reads a socket of a process. Returns `None` if it is no TCP connection, or was closed meanwhile.
+fn connection(process: &ProcessHandle, fd: RawFd) -> io::Result<Option<Connection>> {
+    let Some(copy) = copy(process, fd)? else {
+        return Ok(None);
+    };
+    let (Ok(info), Ok(cookie)) = (socket::tcp_info(&copy), socket::cookie(&copy)) else {
+        return Ok(None);
+    };
+    if info.is_listening {
+        return Ok(None);
+    }
+    let peer = TcpStream::from(copy).peer_addr();
+    Ok(Some(Connection {
+        cookie,
+        peer: peer.ok().map(|address| address.ip().to_canonical()),
+        rtt: info.rtt,
+        traffic: Traffic {
+            sent: info.acked,
+            received: info.received,
+            retransmits: info.retransmits.into(),
+        },
+    }))
+}
