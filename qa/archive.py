@@ -41,14 +41,11 @@ UNITS = {
     "byte / sec": (1, -1, 0, cpmapi.PM_SPACE_BYTE, cpmapi.PM_TIME_SEC, 0),
     "none": (0, 0, 0, 0, 0, 0),
 }
-# Descriptors of PCP's own PMDAs: network interfaces of the kernel, InfiniBand, and RoCE. PCP declares the counters of RoCE as
-# instantaneous values.
+# Descriptors of PCP's own PMDAs: network interfaces of the kernel, and InfiniBand.
 OTHERS = {
     "network.interface.in.bytes": ((60, 3, 0), "64-bit unsigned int", (60, 3), "counter", "byte"),
     "network.interface.out.bytes": ((60, 3, 8), "64-bit unsigned int", (60, 3), "counter", "byte"),
     "infiniband.port.total.bytes": ((91, 1, 12), "64-bit unsigned int", (91, 1), "counter", "byte"),
-    "rocestat.hw.xmit.port_xmit_data": ((254, 2, 19), "64-bit unsigned int", (254, 0), "instant", "byte"),
-    "rocestat.hw.rcv.port_rcv_data": ((254, 3, 22), "64-bit unsigned int", (254, 0), "instant", "byte"),
 }
 
 

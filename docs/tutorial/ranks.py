@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Ranks of an engine that sends its KV cache with real NIXL. docs/tutorial/record records them.
 
-    ranks.py drive PYTHON    starts four ranks, a target for each in the network namespace `peer`, and sends them orders
-    ranks.py rank N          runs one rank with the link railN
-    ranks.py target N        provides the memory at the other end of that link
+    ranks.py drive PYTHON ARCHIVE    starts four ranks, a target for each in the network namespace `peer`, and sends them orders
+    ranks.py rank N SIZE             runs one rank with the link railN
+    ranks.py target N SIZE           provides the memory at the other end of that link
 
 A step is one request of an engine: each rank writes its share of the cache to its target, in blocks. The next step begins when all
-ranks are done. So a slow rank delays the others, as in a model with tensor parallelism. `SCENES` has the faults and their times.
+ranks are done. So a slow rank delays the others, as in a model with tensor parallelism. `ARCHIVES` has the faults and their times.
 """
 
 import base64
@@ -21,26 +21,31 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "qa", "nixl"))
 
 RANKS = 4
-BLOCK = 256 * 1024
 BLOCKS = 2
 STEPS_PER_SECOND = 10
 GROUPS = "/sys/fs/cgroup/cpu/nixl-tutorial"
-# Scenes: duration in seconds; link: speed of one link (others: FAST); share: percentage of a processor for one rank; burst: rank
-# that also writes blocks of 64 bytes as fast as possible.
+# An archive: size of a block; transports of UCX; scenes. A scene: duration in seconds; link: speed of one link (others: FAST); share:
+# percentage of a processor for one rank; burst: rank that also writes blocks of 64 bytes as fast as possible; restart: rank that is
+# started again, and its transports.
 FAST = "1gbit"
-SCENES = [
-    {"seconds": 50},
-    {"seconds": 80, "link": (2, "15mbit")},
-    {"seconds": 80, "share": (1, 4)},
-    {"seconds": 15},
-    {"seconds": 10, "burst": 3},
-    {"seconds": 5},
-]
+ARCHIVES = {
+    "node1": (256 * 1024, "tcp,self", [
+        {"seconds": 50},
+        {"seconds": 80, "link": (2, "15mbit")},
+        {"seconds": 80, "share": (1, 4)},
+        {"seconds": 15},
+        {"seconds": 10, "burst": 3},
+        {"seconds": 5},
+    ]),
+    "node2": (1024 * 1024, "all", [
+        {"seconds": 80},
+        {"seconds": 100, "restart": (2, "tcp,self")},
+    ]),
+}
 
 
 def agent(name, link):
     """Returns a NIXL agent that can use only this link."""
-    os.environ["UCX_TLS"] = "tcp,self"
     os.environ["UCX_NET_DEVICES"] = link
     import logging
     logging.disable(logging.INFO)
@@ -62,16 +67,16 @@ def say(**what):
     print(json.dumps(what), flush=True)
 
 
-def target(number):
+def target(number, size):
     nixl = agent(f"target-{number}", f"rail{number}")
-    block = memory(nixl, BLOCK)
+    block = memory(nixl, size)
     say(metadata=base64.b64encode(nixl.get_agent_metadata()).decode(), address=block.ctypes.data)
     sys.stdin.read()
 
 
-def rank(number):
+def rank(number, block_size):
     nixl = agent(f"rank-{number}", f"rail{number}")
-    block = memory(nixl, BLOCK)
+    block = memory(nixl, block_size)
     say(here=True)
     peer = json.loads(sys.stdin.readline())
     remote = nixl.add_remote_agent(base64.b64decode(peer["metadata"]))
@@ -89,26 +94,27 @@ def rank(number):
         if state != "DONE":
             sys.exit(f"ranks: a transfer ended as {state}")
 
-    write(BLOCK)  # connects
+    write(block_size)  # connects
     say(ready=True)
     for line in sys.stdin:
         order = json.loads(line)
         for _ in range(BLOCKS):
-            write(BLOCK)
+            write(block_size)
         end = time.monotonic() + order["burst"]
         while time.monotonic() < end:
             write(64)
         say(done=True)
 
 
-def start(python, role, number, *before):
-    environment = dict(os.environ, LOCAL_RANK=str(number))
+def start(python, archive, role, number, transports, *before):
+    size, _, scenes = ARCHIVES[archive]
+    environment = dict(os.environ, LOCAL_RANK=str(number), UCX_TLS=transports)
     if role == "target":  # another host
         environment.pop("NIXL_TELEMETRY_ENABLE")
         environment.pop("NIXL_TELEMETRY_DIR")
-    elif any(scene.get("burst") == number for scene in SCENES):
+    elif any(scene.get("burst") == number for scene in scenes):
         environment["NIXL_TELEMETRY_BUFFER_SIZE"] = "256"
-    return subprocess.Popen([*before, python, os.path.abspath(__file__), role, str(number)], text=True,
+    return subprocess.Popen([*before, python, os.path.abspath(__file__), role, str(number), str(size)], text=True,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
@@ -135,34 +141,51 @@ def set_share(number, percent):
         quota.write(str(percent * 1000 if percent else -1))
 
 
-def drive(python):
+def start_rank(python, archive, number, transports):
+    process = start(python, archive, "rank", number, transports)
+    with open(f"{GROUPS}/rank-{number}/cgroup.procs", "w", encoding="ascii") as group:
+        group.write(str(process.pid))
+    reply(process)
+    return process
+
+
+def end(process):
+    process.stdin.close()
+    process.wait()
+
+
+def drive(python, archive):
+    _, transports, scenes = ARCHIVES[archive]
     for number in range(RANKS):
         set_link(number, FAST)
-    targets = [start(python, "target", number, "ip", "netns", "exec", "peer") for number in range(RANKS)]
+    targets = [start(python, archive, "target", number, transports, "ip", "netns", "exec", "peer") for number in range(RANKS)]
     ranks = []
     for number in range(RANKS):
-        process = start(python, "rank", number)
-        ranks.append(process)
-        with open(f"{GROUPS}/rank-{number}/cgroup.procs", "w", encoding="ascii") as group:
-            group.write(str(process.pid))
-        reply(process)
+        ranks.append(start_rank(python, archive, number, transports))
         time.sleep(2)  # so that pmdanixl finds the ranks in this order
-    for to, process in zip(targets, ranks):
-        send(process, **reply(to))
+    addresses = [reply(to) for to in targets]
+    for address, process in zip(addresses, ranks):
+        send(process, **address)
     for process in ranks:
         reply(process)
     say(ready=True)
     sys.stdin.readline()  # pmlogger runs
-    begin = end = time.monotonic()
-    for scene in SCENES:
+    begin = until = time.monotonic()
+    for scene in scenes:
         link, share = scene.get("link"), scene.get("share")
+        if "restart" in scene:
+            number, transports = scene["restart"]
+            end(ranks[number])
+            ranks[number] = start_rank(python, archive, number, transports)
+            send(ranks[number], **addresses[number])
+            reply(ranks[number])
         if link:
             set_link(*link)
         if share:
             set_share(*share)
-        end += scene["seconds"]
+        until += scene["seconds"]
         say(**scene, after=round(time.monotonic() - begin))
-        while time.monotonic() < end:
+        while time.monotonic() < until:
             next_step = time.monotonic() + 1 / STEPS_PER_SECOND
             for number, process in enumerate(ranks):
                 send(process, burst=0.5 if scene.get("burst") == number else 0)
@@ -174,17 +197,16 @@ def drive(python):
         if share:
             set_share(share[0], 0)
     for process in ranks + targets:
-        process.stdin.close()
-        process.wait()
+        end(process)
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["drive", program]:
-            drive(program)
-        case ["rank", which]:
-            rank(int(which))
-        case ["target", which]:
-            target(int(which))
+        case ["drive", program, name]:
+            drive(program, name)
+        case ["rank", which, size]:
+            rank(int(which), int(size))
+        case ["target", which, size]:
+            target(int(which), int(size))
         case _:
             sys.exit(__doc__)

@@ -67,7 +67,10 @@ impl<'a> Archive<'a> {
         let mut rows = BTreeSet::new();
         for (metric, values) in self.samples.iter().flatten() {
             let is_number = |value: &String| value.parse::<f64>().is_ok();
+            // Not the processes that other tests run.
+            let is_ours = |instance: &String| !instance.contains(' ');
             let values = values.iter().filter(|(_, value)| is_number(value));
+            let values = values.filter(|(instance, _)| is_ours(instance));
             rows.extend(values.map(|(instance, _)| (metric, instance)));
         }
         let mut table = String::new();
@@ -80,9 +83,18 @@ impl<'a> Archive<'a> {
             let values: Vec<_> = values.collect();
             table += &format!("{metric} {shown} {}\n", values.join(" "));
         }
-        // An agent without peers lacks some metrics, and pmrep rejects all derived metrics if the archive lacks an input of one.
-        let slowness = vec!["1"; self.samples.len()].join(" ");
-        table += &format!("nixl.latency.xfer_time.slowness another {slowness}\n");
+        // An agent without peers and without a process lacks some metrics, and pmrep rejects all derived metrics if the archive lacks
+        // an input of one.
+        let ones = vec!["1"; self.samples.len()].join(" ");
+        for row in [
+            "latency.xfer_time.slowness another",
+            "agent.tcp_share another",
+            "peer.tcp.agent_share another::10.0.0.1",
+            "peer.tcp.tx_bytes another::10.0.0.1",
+            "peer.tcp.rx_bytes another::10.0.0.1",
+        ] {
+            table += &format!("nixl.{row} {ones}\n");
+        }
         table
     }
 
@@ -183,6 +195,7 @@ fn derived_values_of_an_interval_match_its_events() {
         ("wire.tx", 3_145_728.0 / seconds),
         ("wire.rx", 5_242_880.0 / seconds),
         ("transfer.throughput", 8_388_608.0 / 0.006),
+        ("inflight", 0.006 / seconds),
         ("vllm.transfers", 4.0),
         ("vllm.avg_xfer_time", 1.5),
         ("vllm.avg_post_time", 0.15),

@@ -9,7 +9,7 @@ use crate::support::pmproxy::{Local, Pmproxy};
 use crate::support::sample::Sample;
 use crate::support::share::{Logger, is_metric, names_in, text_of};
 use crate::support::writer::{Layout, RingWriter};
-use crate::support::{Home, Pmcd, project, run, soon, wait_for};
+use crate::support::{Home, Pmcd, example, project, run, soon, wait_for};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,11 +22,17 @@ const PROMETHEUS: &str = "share/grafana/nixl-prometheus.json";
 /// Alerts for Prometheus, and cases for promtool(1).
 const RULES: &str = "share/prometheus/nixl.rules.yml";
 
-/// Two agents with values for each panel of a dashboard: errors, memory, and transfers of many sizes and times.
+/// Agents with values for each panel of a dashboard: errors, memory, and transfers of many sizes and times.
 const BUSY: &str = "--rate 100 --vary --errors 50 --register 1048576";
 
+/// Two agents whose processes move bytes by TCP.
 fn agents(home: &Home) -> [Sample; 2] {
-    ["agent-A", "agent-B"].map(|name| Sample::start(home, name, BUSY))
+    ["agent-A", "agent-B"].map(|name| {
+        let mut by_tcp = Command::new("/usr/bin/python3");
+        by_tcp.arg(project("qa/tools/grafana/by_tcp.py"));
+        by_tcp.arg(home.path(name)).arg(example("producer"));
+        Sample::start_as(by_tcp, &home.rings(), name, BUSY)
+    })
 }
 
 /// Elements of a list.
@@ -165,7 +171,7 @@ fn dashboards_use_the_same_existing_metrics() {
 #[test]
 fn panels_except_heat_maps_use_metrics_logged_by_default() {
     let group = |group| text_of(&format!("share/pmlogconf/nixl/{group}"));
-    let (summary, detail) = (group("summary"), group("detail"));
+    let (default, detail) = (group("summary") + &group("transport"), group("detail"));
     let has = |group: &str, name: &str| {
         names_in(group).iter().any(|logged| {
             let rest = name.strip_prefix(logged);
@@ -177,7 +183,7 @@ fn panels_except_heat_maps_use_metrics_logged_by_default() {
             let group = if name.ends_with(".buckets") {
                 &detail
             } else {
-                &summary
+                &default
             };
             assert!(has(group, name), "{name}");
         }

@@ -170,6 +170,7 @@ fn help_explains_columns_and_names_the_manual_page() {
         "pcp-nixl(1)",
         "\n  SERVER  engine, role:port and rank",
         "\n  BW      median bandwidth of single transfers in the last minute, bytes/s\n",
+        "\n  TCP%    share of the bytes over TCP in the last minute; ! marks a fallback to TCP\n",
         "\n  DROP    events that NIXL dropped before they reached the ring\n",
         "\n  FULL    how often the ring was full: telemetry may have been lost\n",
     ] {

@@ -13,16 +13,23 @@ use std::path::Path;
 use std::process::Command;
 
 const VIEWS: &str = "share/pmchart";
-/// Archive of the charts, described in docs/tutorial.md.
-const ARCHIVE: &str = "docs/tutorial/node1";
 const HEAD: &str = "#kmchart\nversion 1\n";
 
-/// pmchart without a screen and without settings of the user.
-fn pmchart(home: &Home) -> Command {
+/// Archive for a chart or view, described in docs/tutorial.md, with an interval in seconds and a number of samples.
+fn archive_for(chart: &str) -> [&'static str; 3] {
+    match chart.contains(".tcp") {
+        // What goes over TCP is read every 10 s. In the first seconds there is no share.
+        true => ["docs/tutorial/node2", "10", "15"],
+        false => ["docs/tutorial/node1", "1", "235"],
+    }
+}
+
+/// pmchart with an archive, without a screen and without settings of the user.
+fn pmchart(home: &Home, archive: &str) -> Command {
     let mut pmchart = tool("timeout");
     pmchart
         .args(["120", "pmchart", "-z", "-a"])
-        .arg(project(ARCHIVE))
+        .arg(project(archive))
         .env("QT_QPA_PLATFORM", "offscreen")
         .env("XDG_RUNTIME_DIR", home.runtime_dir())
         .env("HOME", home.path(""));
@@ -59,8 +66,9 @@ fn charts(view: &str) -> Vec<String> {
 fn draw(home: &Home, chart: &str, image: &Path) {
     let view = home.path("view");
     fs::write(&view, chart).expect("written");
-    let mut pmchart = pmchart(home);
-    pmchart.args(["-t", "1", "-O", "-5", "-s", "235", "-v", "235"]);
+    let [archive, interval, samples] = archive_for(chart);
+    let mut pmchart = pmchart(home, archive);
+    pmchart.args(["-t", interval, "-O", "-5", "-s", samples, "-v", samples]);
     pmchart.args(["-W", "-g", "760x330", "-c"]).arg(view);
     show(home, pmchart.arg("-o").arg(image));
 }
@@ -156,7 +164,8 @@ fn pmchart_opens_each_view_by_name() {
     let home = Home::new();
     link(VIEWS, &home.path(".pcp/pmchart"));
     for view in files_in(VIEWS) {
-        let mut pmchart = pmchart(&home);
+        let [archive, ..] = archive_for(&text_of(&format!("{VIEWS}/{view}")));
+        let mut pmchart = pmchart(&home, archive);
         let said = show(&home, pmchart.args(["-C", "-c", &view]));
         assert!(
             !said.contains("Error") && !said.contains("pmchart:"),
@@ -166,10 +175,11 @@ fn pmchart_opens_each_view_by_name() {
 }
 
 #[test]
-fn view_metrics_exist_and_are_in_the_summary() {
-    let summary = text_of("share/pmlogconf/nixl/summary");
+fn view_metrics_exist_and_are_logged_by_default() {
+    let group = |group| text_of(&format!("share/pmlogconf/nixl/{group}"));
+    let default = group("summary") + &group("transport");
     let logged = |name: &str| {
-        let mut groups = summary.lines().filter_map(|line| line.strip_prefix('\t'));
+        let mut groups = default.lines().filter_map(|line| line.strip_prefix('\t'));
         groups.any(|group| name == group || name.starts_with(&format!("{group}.")))
     };
     for view in files_in(VIEWS) {
@@ -219,6 +229,12 @@ fn loss_charts_show_the_rank_with_the_full_ring() {
 }
 
 #[test]
+fn transport_charts_show_the_rank_on_tcp() {
+    let home = Home::new();
+    assert_eq!(ranks_of(&home, "NIXL-transport", "share", 50), [2]);
+}
+
+#[test]
 fn views_have_five_charts_that_pmchart_draws() {
     let home = Home::new();
     for view in files_in(VIEWS) {
@@ -227,7 +243,9 @@ fn views_have_five_charts_that_pmchart_draws() {
         for chart in charts {
             // The legend has a colour for each value, also for 0.
             let colours = Picture::drawn(&home, &chart).colours(100);
-            let by_agent = chart.contains("%i");
+            let has_others = ["nixl.peer.", "nixl.process."];
+            let has_others = has_others.iter().any(|name| chart.contains(name));
+            let by_agent = chart.contains("%i") && !has_others;
             let ranks = ranks_in(&colours);
             assert!(!by_agent || ranks == [0, 1, 2, 3], "{ranks:?} in {chart}");
             assert!(colours.len() > 20, "{} in {chart}", colours.len());
@@ -242,6 +260,7 @@ fn documentation_pictures_match_pmchart() {
         ("NIXL", "bytes sent", "pmchart-nixl.png", 60),
         ("NIXL-latency", "median", "pmchart-latency.png", 50),
         ("NIXL-loss", "most events", "pmchart-loss.png", 50),
+        ("NIXL-transport", "share", "pmchart-transport.png", 50),
     ] {
         let chart = chart_of(view, title);
         let picture = project("docs/images").join(picture);

@@ -2,7 +2,7 @@
 
 //! The rules of share/pmieconf: PCP's own pmieconf makes the configuration, and pmie evaluates it on archives.
 
-mod network;
+mod fallback;
 mod peers;
 
 use crate::support::rule::{RULES, Rule, pmieconf};

@@ -73,6 +73,18 @@ fn samples(home: &Home) -> PathBuf {
             m * 180 * u64::from(is_backend)
         });
     }
+    // The second rank has fallen back to TCP.
+    let [(first, _), (second, _)] = ranks;
+    row("agent.tcp_share", first, &|_| 0);
+    row("agent.tcp_share", second, &|_| 1);
+    for (peer, sent) in [
+        (format!("{first}::10.0.0.1"), 0),
+        (format!("{second}::10.0.0.2"), 600),
+    ] {
+        row("peer.tcp.tx_bytes", &peer, &|m| (m * sent) << 20);
+        row("peer.tcp.rx_bytes", &peer, &|m| (m * sent * 2) << 20);
+        row("peer.tcp.retransmits", &peer, &|m| m * sent);
+    }
     row("agents.live", "-", &|_| 2);
     row("agents.idle", "-", &|_| 0);
     row("agents.exited", "-", &|m| m);
@@ -90,7 +102,13 @@ fn pmrep_views_match_golden() {
     let home = Home::new();
     let path = samples(&home);
     let mut shown = String::new();
-    for view in ["nixl", "nixl-latency", "nixl-loss", "nixl-vllm"] {
+    for view in [
+        "nixl",
+        "nixl-latency",
+        "nixl-loss",
+        "nixl-transport",
+        "nixl-vllm",
+    ] {
         let mut pmrep = tool("pmrep");
         pmrep.arg("-c").arg(project(VIEWS)).arg("-z");
         pmrep.args(["-t", "60", "-a"]).arg(&path);

@@ -74,6 +74,10 @@ fn page_is_usable_in_each_theme_width_and_without_a_mouse() {
         page.resize(width, height);
         let fits = "document.documentElement.scrollWidth <= innerWidth";
         page.until("no scrolling sideways", fits);
+        if width > 1000 {
+            let fits = "document.querySelector('#table').scrollWidth <= document.querySelector('#table').clientWidth";
+            page.until("all columns are in sight", fits);
+        }
         for ground in ["--ground", "--raised"] {
             for (kinds, least) in [
                 ("text soft accent bad warn good", 4.5),

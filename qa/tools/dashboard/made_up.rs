@@ -279,6 +279,7 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
         ("agent.status", "instant", "none"),
         ("transfer.tx_bytes", "counter", "byte"),
         ("transfer.tx_requests", "counter", "count"),
+        ("agent.tcp_share", "instant", "none"),
     ];
     let metrics = names.map(|(name, sem, units)| {
         format!(r#"{{"name":"nixl.{name}","sem":"{sem}","units":"{units}"}}"#)
@@ -296,6 +297,7 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
         format!("nixl_agent_state{{engine=\"vllm\",role=\"{role}\",port=\"{port}\",rank=\"{rank}\",instid=\"{id}\"}} 1\n")
     });
     answers.to("/metrics?", &[&labels.concat()]);
+    let shares = [0.5, 0.51, 0.004, 1.0];
     let fetched = |second: u32| {
         let metric = |name: &str, value: &dyn Fn(u32) -> String| {
             let values = every(
@@ -311,6 +313,7 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
             metric("agent.status", &|_| "\"live\"".into()),
             metric("transfer.tx_bytes", &|id| (second * id * 1000).to_string()),
             metric("transfer.tx_requests", &|id| (second * id).to_string()),
+            metric("agent.tcp_share", &|id| shares[id as usize - 1].to_string()),
         ];
         format!(
             r#"{{"timestamp":{second}.5,"values":[{}]}}"#,
@@ -334,6 +337,8 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
         page.text(&texts("td.server, td.rank")),
         "vllm decode:8200,TP0,vllm decode:8200,TP1,vllm prefill:8100,TP0,vllm prefill:8100,TP1"
     );
+    assert_eq!(page.text(&texts("td.tcp")), "51 %,100 %,0 %,50 %");
+    assert_eq!(page.text(&texts("td.tcp.bad")), "51 %,100 %");
     // The busiest agent is first.
     assert_eq!(
         page.text(&texts("#chart-bytes li bdi")),

@@ -110,6 +110,13 @@ test("ranks of one server are adjacent, agents without labels last", () => {
     assert.deepEqual(rows({ id: 1, name: "a", labels: { port: "80" } }).map(({ server }) => server), [":80"]);
 });
 
+test("a share is in percent, also above 100, and an agent has that of its own", () => {
+    assert.deepEqual([0, 0.004, 0.505, 1, 1.25, 123.4, undefined].map(format.percent), ["0 %", "0 %", "51 %", "100 %", "125 %", "12.3 k %", "–"]);
+    const totals = new Map([[metric.STATUS, new Map([[3, "live"], [4, "live"]])], [metric.TCP_SHARE, new Map([[4, 0.98]])]]);
+    const found = agents(new Map(), totals, new Map(), new Map());
+    assert.deepEqual(found.map(({ tcp }) => tcp), [undefined, 0.98]);
+});
+
 test("a legend has server and rank, or the name if those are not unique", () => {
     const rank = (rank) => ({ engine: "vllm", role: "decode", port: "8200", rank });
     const all = rows(

@@ -3,6 +3,7 @@
 //! `pcp nixl`: widths of columns, values and names.
 
 use super::{minutes, of_archive, pcp, python};
+use crate::support::share::archive;
 use crate::support::writer::{Layout, RingWriter};
 use crate::support::{Home, Pmcd, run, wait_for};
 use serde_json::Value;
@@ -41,6 +42,57 @@ print([nixl.duration(10 ** e) for e in range(0, 17, 2)])
         python(script).trim(),
         "['1us', '100us', '10.0ms', '1.00s', '100s', '2.78h', '278h', '1157d', '>9999d']"
     );
+}
+
+#[test]
+fn share_over_tcp_is_marked_above_half() {
+    let home = Home::new();
+    let mut table = String::new();
+    for (agent, share) in [
+        ("few", "-"),
+        ("half", "0.5"),
+        ("more", "0.51"),
+        ("other-traffic", "12.3"),
+        ("rdma", "0.0004"),
+    ] {
+        table += &format!(
+            "nixl.agent.state {agent} 1 1
+             nixl.transfer.tx_bytes {agent} 0 60000
+             nixl.agent.tcp_share {agent} {share} {share}
+             label {agent} engine=vllm role=prefill port=8100 rank=TP10\n"
+        );
+    }
+    let path = home.path("archive");
+    archive(&path, 60, &table);
+    let said = run(&mut of_archive(&home, &path, &["-t", "60", "-k", "tcp"]));
+    let mut lines = said.lines().skip(1).map(str::split_whitespace);
+    let head = lines.next().expect("a head").collect::<Vec<_>>().join(" ");
+    assert_eq!(head, "AGENT SERVER STATE TX/s RX/s P99 TCP% DROP FULL");
+    let shares = lines.map(|mut line| {
+        let name = line.next().expect("a name").to_owned();
+        // Behind the three words of the server, and four columns.
+        (name, line.nth(7).expect("a share").to_owned())
+    });
+    let shares: Vec<_> = shares.collect();
+    let shown = [
+        ("other-traffic", "999!"),
+        ("more", "51!"),
+        ("half", "50"),
+        ("rdma", "0"),
+        ("few", "-"),
+    ];
+    assert_eq!(
+        shares,
+        shown.map(|(name, share)| (name.into(), share.into()))
+    );
+    let said = run(&mut of_archive(
+        &home,
+        &path,
+        &["-t", "60", "-1j", "-k", "tcp"],
+    ));
+    let report: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(report["agents"][0]["tcp_share"], 12.3);
+    assert_eq!(report["agents"][4]["tcp_share"], Value::Null);
 }
 
 #[test]

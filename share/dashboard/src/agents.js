@@ -50,6 +50,7 @@ export function agents(row, totals, names, labels) {
             received: one(row, metric.RECEIVED, id),
             transfers: sum(row, [metric.WRITES, metric.READS], [id]),
             ...Object.fromEntries(metric.QUANTILES.map((quantile) => [quantile, one(row, `${metric.TIME}.${quantile}`, id)])),
+            tcp: one(totals, metric.TCP_SHARE, id),
             capacity,
             highwater,
             // A ring holds one event less than its capacity in slots.

@@ -46,6 +46,11 @@ export function microseconds(value) {
     return `${number} ${unit}`;
 }
 
+/** Formats a share, such as 0.5, in percent. */
+export function percent(value) {
+    return typeof value === "number" ? `${count(Math.round(value * 100))} %` : NONE;
+}
+
 const BY_UNITS = new Map([["byte", bytes], ["microsec", microseconds], ["count", count]]);
 
 /** Returns the formatter of a metric: by its units, and per second if it is a counter. */

@@ -14,6 +14,7 @@ export const FULL = "nixl.ring.full";
 export const DROPPED = "nixl.ring.dropped";
 export const HIGHWATER = "nixl.ring.highwater";
 export const CAPACITY = "nixl.ring.capacity";
+export const TCP_SHARE = "nixl.agent.tcp_share";
 export const ERRORS = "nixl.errors.total";
 export const VERSION = "nixl.control.version";
 export const CONFIG_ERROR = "nixl.control.config_error";
@@ -49,6 +50,7 @@ export const ALL = [
     HIGHWATER,
     CAPACITY,
     ERRORS,
+    TCP_SHARE,
     VERSION,
     CONFIG_ERROR,
     ...Object.values(HOST),

@@ -4,7 +4,7 @@
 
 import { sorted } from "./agents.js";
 import { element, setName, setText } from "./dom.js";
-import { bytes, count, duration, microseconds } from "./format.js";
+import { bytes, count, duration, microseconds, percent } from "./format.js";
 
 const perSecond = (write) => (value) => (value === undefined ? write(undefined) : `${write(value)}/s`);
 const plain = (value) => (value === undefined || value === "" ? "–" : String(value));
@@ -22,12 +22,15 @@ const COLUMNS = [
     { key: "p90", label: "p90", write: microseconds, about: "90th percentile of transfer times, last 60 s" },
     { key: "p99", label: "p99", write: microseconds, about: "99th percentile of transfer times, last 60 s" },
     { key: "max", label: "Max", write: microseconds, about: "longest transfer time of the last 60 s" },
+    { key: "tcp", label: "TCP", write: percent, about: "bytes over TCP by the bytes of transfers, last 60 s: about 100 % if NIXL has fallen back to TCP" },
     { key: "ring", label: "Ring", about: "most events that waited in the ring, as a share of its capacity" },
     { key: "full", label: "Full", write: count, about: "drains that found the ring full: events may be lost" },
     { key: "dropped", label: "Dropped", write: count, about: "events that NIXL dropped before they reached the ring" },
     { key: "errors", label: "Errors", write: count, about: "errors of all kinds" },
 ];
 const NUMBERS_FROM = 5;
+// A greater share of the bytes over TCP is a fallback.
+const FALLBACK_SHARE = 0.5;
 const METER = { min: "0", max: "1", low: "0.75", high: "0.999", optimum: "0", "aria-hidden": "true" };
 
 export class Table {
@@ -126,6 +129,7 @@ export class Table {
         setText(row.querySelector(".status span:last-child"), agent.status);
         const idle = agent.status === "idle" ? `no event for ${duration(agent.idle)}` : "";
         row.querySelector(".status").title = agent.mode === "observe" ? "followed: read, but not drained" : idle;
+        row.querySelector(".tcp").classList.toggle("bad", agent.tcp > FALLBACK_SHARE);
         const ring = row.querySelector(".ring");
         const share = agent.ring === undefined ? "–" : `${Math.floor(agent.ring * 100)} %`;
         setText(ring.firstChild, share);
