@@ -18,11 +18,12 @@ UNITS = {"transfers": "transfers", "bytes": "bytes", "transfer time": "sum of tr
 
 
 class Pair:
-    """Two servers of one kind. `writes` is what NIXL writes: rings, stores or None."""
+    """Two servers of one kind. `writes` is what NIXL writes: rings, stores or None. `transports` is UCX_TLS."""
 
-    def __init__(self, world, roles=("kv_both", "kv_both"), connector="NixlConnector", ranks=1, writes="rings"):
+    def __init__(self, world, roles=("kv_both", "kv_both"), connector="NixlConnector", ranks=1, writes="rings",
+                 transports="tcp,self,sm"):
         self.world, self.roles, self.connector, self.ranks = world, roles, connector, ranks
-        self.writes = writes
+        self.writes, self.transports = writes, transports
         # One for the API, one for the side channel of each rank.
         self.ports = [processes.free_ports(1 + ranks) for _ in roles]
         self.directory = world.directories.get(writes)
@@ -33,7 +34,7 @@ class Pair:
         """Starts the server of this side."""
         index = ("prefill", "decode").index(side)
         return Server(self.world.cache, side, self.ports[index], self.roles[index], self.connector, self.ranks,
-                      self.world.telemetry(self.writes))
+                      {**self.world.telemetry(self.writes), "UCX_TLS": self.transports})
 
     def load(self, **options):
         """Returns a Load for this pair."""

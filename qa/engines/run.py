@@ -34,6 +34,7 @@ STEPS = {
     "kill-api": (kills.api, "kill -9 of decode's API server"),
     "roles": (steps.roles, "kv_producer and kv_consumer; decode reads"),
     "tp2": (steps.ranks, "two tensor-parallel ranks each"),
+    "tcp": (steps.tcp, "UCX over TCP alone: share of the bytes over TCP"),
     "stores": (steps.stores, "prometheus_mp stores in place of rings"),
     "lmcache": (lmcache_step.lmcache, "LMCache's own NIXL channel, without an engine"),
     "cost": (cost.cost, "cost of telemetry for the application"),

@@ -131,6 +131,29 @@ def ranks(world, report):
     silent(pair, report)
 
 
+def tcp(world, report):
+    """Tests what is counted on the sockets of the servers' workers, with all transfers over TCP."""
+    pair, pmcd = world.pair(transports="tcp,self"), world.pmcd
+    (instance, (pid, _)), = pair.agents(pair.decode).items()
+    load = pair.load(seed=3)
+    name, shares = "nixl.agent.tcp_share", []
+    # A share is of the last minute, and is updated every 10 s.
+    for _ in range(8):
+        load.run(REQUESTS // 2)
+        share = pmcd.values(name).get(name, {}).get(instance)
+        shares += [] if share is None else [share]
+    report.check("in the end the share of the bytes over TCP is 0.95 to 1.2", shares and 0.95 <= shares[-1] <= 1.2,
+                 ", ".join(f"{share:.3f}" for share in shares) or "no value")
+    for server in pair.prefill, pair.decode:
+        values = pmcd.values(*(f"nixl.process.tcp.{name}" for name in ("tx_bytes", "rx_bytes", "connections")))
+        for _, (worker, _) in pair.agents(server).items():
+            row = {name.rpartition(".")[2]: one for name in values for process, one in values[name].items()
+                   if process.split()[0] == str(worker)}
+            report.say(f"{server.side}, pid {worker}: " + ", ".join(f"{name} {value:,}" for name, value in row.items()))
+    moved = pair.now([instance])["bytes"]
+    report.say(f"NIXL: {moved:,} bytes by pid {pid}")
+
+
 def stores(world, report):
     """Tests stores in place of rings."""
     pair = world.pair(writes="stores")

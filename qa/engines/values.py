@@ -65,6 +65,7 @@ class Pmcd:
         output = subprocess.run([self.binary, "--check", "-c", self.conf], env=self.env, text=True, stdout=subprocess.PIPE,
                                 check=False).stdout
         _, _, listed = output.partition("without telemetry here:\n")
+        listed, _, _ = listed.partition("processes that use NIXL")
         return {int(pid) for pid in re.findall(r"^  pid (\d+) ", listed, re.M)}
 
     def signal_pmda(self, number):

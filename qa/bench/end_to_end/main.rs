@@ -18,6 +18,7 @@ mod rings;
 mod stores;
 #[path = "../../support/mod.rs"]
 mod support;
+mod transports;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use report::Plot;
@@ -54,6 +55,7 @@ fn main() {
     let mut tables = latency::measure(extent, &mut plot);
     tables.extend(load::measure(extent));
     tables.push(stores::measure(extent));
+    tables.push(transports::measure(extent));
     tables.push(push::measure(extent));
     tables.extend(growth::measure(extent));
     tables.extend(drain::measure());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Processor time of a process.
+//! Processor time of processes.
 
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
@@ -15,8 +15,14 @@ fn spent(pid: u32) -> Duration {
 
 /// Share of a processor that a process uses during some time, in percent.
 pub fn share(pid: u32, time: Duration) -> f64 {
-    let (start, before) = (Instant::now(), spent(pid));
+    share_of_all(&[pid], time)
+}
+
+/// Share of a processor that processes use together during some time, in percent.
+pub fn share_of_all(pids: &[u32], time: Duration) -> f64 {
+    let sum = || pids.iter().copied().map(spent).sum::<Duration>();
+    let (start, before) = (Instant::now(), sum());
     std::thread::sleep(time);
-    let spent = spent(pid).saturating_sub(before);
+    let spent = sum().saturating_sub(before);
     100.0 * spent.as_secs_f64() / start.elapsed().as_secs_f64()
 }

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! Cost of reading what processes that use NIXL transfer by TCP.
+
+use super::report::Table;
+use super::support::pdu::Link;
+use super::support::scripted::{Process, workers};
+use super::support::{Home, PMDANIXL, wait_for};
+use super::{Extent, processor};
+use std::process::Command;
+use std::time::Duration;
+
+/// Mappings and connections of a process, as those of an engine.
+const MAPPINGS: u32 = 5000;
+const CONNECTIONS: u32 = 32;
+
+/// Share of a processor that the daemon and its worker use, in percent.
+fn cost(extent: Extent, processes: usize, is_on: bool) -> f64 {
+    let home = Home::new();
+    home.set(&format!("transport = {is_on}"));
+    let mut server = Process::peer();
+    let port = server.number("serve()");
+    let all: Vec<Process> = (0..processes)
+        .map(|_| {
+            let mut process = Process::start(&home);
+            process.run(&format!("map_pages({MAPPINGS})"));
+            process.run(&format!(
+                "all = connect('127.0.0.1', {port}, {CONNECTIONS}); send(all, 1000)"
+            ));
+            process
+        })
+        .collect();
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let pid = link.pid();
+    let mut pids = vec![pid];
+    if is_on && !all.is_empty() {
+        wait_for("all processes are read", || {
+            let read = link.fetch(&["process.tcp.connections"]).expect("an answer");
+            (read[0].len() >= all.len()).then_some(())
+        });
+        pids.extend(workers(pid).into_iter().map(|(worker, _)| worker));
+    }
+    // As long as two process scans.
+    let share = processor::share_of_all(&pids, Duration::from_secs(extent.of(120, 2)));
+    drop(link);
+    share
+}
+
+/// Table of the cost by number of processes.
+pub fn measure(extent: Extent) -> Table {
+    let mut table = Table::new(
+        "Sockets of processes that use NIXL",
+        "processes | % of a processor | with transport = false | difference | at most",
+        format!(
+            "Processes with {MAPPINGS} mappings and {CONNECTIONS} TCP connections each, without telemetry. The daemon's process and \
+             the one that reads sockets, together."
+        ),
+    );
+    for (processes, limit) in [(0, "0.00"), (extent.of(64, 4), "0.20")] {
+        let (on, off) = (
+            cost(extent, processes, true),
+            cost(extent, processes, false),
+        );
+        table.row([
+            processes.to_string(),
+            format!("{on:.2}"),
+            format!("{off:.2}"),
+            format!("**{:.2}**", on - off),
+            limit.into(),
+        ]);
+    }
+    table
+}
