@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Once;
 use std::time::Instant;
 use tempfile::TempDir;
 
@@ -159,14 +160,17 @@ pub fn agent_of(parent: u32) -> u32 {
 }
 
 /// Path of an example, beside the program under test. qa/run builds the examples with the tests. `cargo test --test NAME` does
-/// not, so this builds the example then.
+/// not, so this builds all of them then, once.
 pub fn example(name: &str) -> PathBuf {
+    static BUILT: Once = Once::new();
     let profile = Path::new(PMDANIXL).parent().expect("a directory");
     if std::env::var_os("NIXL_QA_RUN").is_none() {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--locked", "--example", name]);
-        build.args(profile.ends_with("release").then_some("--release"));
-        run(build.current_dir(project(".")));
+        BUILT.call_once(|| {
+            let mut build = Command::new(env!("CARGO"));
+            build.args(["build", "--quiet", "--locked", "--examples"]);
+            build.args(profile.ends_with("release").then_some("--release"));
+            run(build.current_dir(project(".")));
+        });
     }
     profile.join("examples").join(name)
 }
