@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | [`Collector::scan`] | scans the directories and attaches files to agents | `attach`, `stores`, `names`, `limits` |
 //! | [`Collector::drain`] | drains all agents, withdraws those that have exited, expires old ones | `drain`, `round_robin`, `expiry` |
-//! | [`Collector::maintain`] | process scans, removal of files | `process_scans`, `file_removal` |
+//! | [`Collector::maintain`] | process scans, scans of sockets, removal of files | `process_scans`, `transports`, `file_removal` |
 //! | [`Collector::take_changes`] | the changes of the instance domains | |
 //!
 //! `records` has what concerns the state file, `reload` applies another configuration.

@@ -14,27 +14,31 @@ use peers::Peers;
 use protocol::{ProcessReading, Request, RequestedProcess, Response, Traffic};
 use scans::TransportScans;
 use share::{Bytes, Share};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-mod accounts;
 pub mod client;
+mod known_connections;
 pub mod peers;
 pub mod protocol;
-pub mod release;
 mod scans;
 pub mod share;
 pub mod sockets;
+pub mod version;
 pub mod worker;
 
 /// Time between two scans.
 const SCAN_PERIOD: Duration = Duration::from_secs(10);
+/// Time between two scans if a process was found meanwhile.
+const MIN_SCAN_PERIOD: Duration = Duration::from_secs(1);
+/// A reading that is older tells nothing of the last minute.
+const MAX_READING_AGE: Duration = Duration::from_secs(60);
 /// Limit of processes. Each user gets an equal share of them, its oldest processes first.
 const MAX_PROCESSES: usize = 256;
-/// Limit of processes whose release is found out in one scan. Their paths must fit into a pipe.
-const MAX_RELEASES: usize = 16;
+/// Limit of processes whose version of NIXL is found out in one scan. Their paths must fit into a pipe.
+const MAX_VERSIONS: usize = 16;
 /// Limit of the path of a library, in bytes.
 const MAX_PATH: usize = 1024;
 
@@ -43,25 +47,44 @@ const MAX_PATH: usize = 1024;
 pub struct TransportProcess {
     /// What the process scan has found.
     pub found: NixlProcess,
-    /// Release of NIXL. `None`: not known.
-    pub release: Option<String>,
+    /// Version of NIXL. `None`: not known.
+    pub version: Option<String>,
     /// Number of agents of this host that it runs and that have telemetry.
     pub agents: u32,
-    /// Traffic of its connections.
-    pub traffic: Traffic,
-    /// What was read last. `None`: nothing was read yet.
-    pub reading: Option<ProcessReading>,
+    /// Traffic of its connections. `None`: it was never read.
+    pub traffic: Option<Traffic>,
+    /// What was read last, and when. `None`: nothing was read in the last minute.
+    reading: Option<(ProcessReading, Instant)>,
     /// Reason why it could not be read.
     failure: Option<String>,
-    /// True if the release is asked for in the present scan.
-    is_release_requested: bool,
-    /// True if the worker has begun to read the release. Its files may stall the worker, so it is read once.
-    is_release_read: bool,
+    /// True if the version is requested in the present scan.
+    is_version_requested: bool,
+    /// True if the worker has begun to read the version. Its files may stall the worker, so it is read once.
+    is_version_read: bool,
 }
 
 impl TransportProcess {
-    /// Returns the instance id: the process id, and above it the second of the start, so that a later process with this process id has
-    /// another one.
+    fn new(found: NixlProcess) -> Self {
+        Self {
+            found,
+            version: None,
+            agents: 0,
+            traffic: None,
+            reading: None,
+            failure: None,
+            is_version_requested: false,
+            is_version_read: false,
+        }
+    }
+
+    /// Returns what was read in the last minute.
+    #[must_use]
+    pub fn reading(&self) -> Option<&ProcessReading> {
+        self.reading.as_ref().map(|(reading, _)| reading)
+    }
+
+    /// Returns the instance id: the process id, and above it the second of the start, modulo 512. So a later process with this process
+    /// id hardly ever has the same.
     #[must_use]
     pub fn instance_id(&self) -> u32 {
         /// Process ids have 22 bits (PID_MAX_LIMIT of Linux's include/linux/threads.h). Instance ids have 31 bits.
@@ -91,18 +114,17 @@ pub struct AgentTransport {
 }
 
 impl AgentTransport {
-    /// Takes over what was read of the process of an agent, `None` if it has none or the process runs other agents too. `nixl` is what
-    /// the agent has transferred so far.
+    /// Takes over what was read of the process of an agent. Without a process, or a reading of the last minute, there is no share.
+    /// `nixl` is what the agent has transferred so far.
     pub fn update(&mut self, process: Option<&TransportProcess>, nixl: Bytes, now: Instant) {
-        let id = process.map(|process| process.found.id);
+        let read = process.and_then(|process| Some((process, process.reading()?)));
+        let id = read.map(|(process, _)| process.found.id);
         if self.process != id {
             (self.process, self.share) = (id, Share::default());
         }
-        let Some(process) = process else {
-            return;
-        };
-        self.share.add(now, process.traffic, nixl);
-        if let Some(reading) = &process.reading {
+        if let Some((process, reading)) = read {
+            self.share
+                .add(now, process.traffic.unwrap_or_default(), nixl);
             self.peers.add(&reading.peers);
         }
     }
@@ -119,8 +141,10 @@ impl AgentTransport {
 pub struct Transports {
     scans: TransportScans,
     processes: BTreeMap<ProcessId, TransportProcess>,
-    /// When the next scan begins. `None`: at once.
-    next_scan: Option<Instant>,
+    /// When the last scan began. `None`: there was none since there are processes.
+    last_scan: Option<Instant>,
+    /// True if a process was found since the last scan began.
+    has_new: bool,
 }
 
 impl Transports {
@@ -129,57 +153,70 @@ impl Transports {
         self.scans.program = Some(program);
     }
 
-    /// Takes over the result of a process scan: all processes that use NIXL now. Returns true if one has ended.
-    pub fn set_processes<'a>(&mut self, found: impl Iterator<Item = &'a NixlProcess>) -> bool {
+    /// Takes over the result of a process scan: the processes that use NIXL, as far as they could be read. Processes of other users than
+    /// `owners` are left out. Returns true if a process is gone.
+    pub fn set_processes(&mut self, found: &[NixlProcess], owners: Option<&Vec<u32>>) -> bool {
         if self.scans.program.is_none() {
             return false;
         }
+        let found_ids: HashSet<ProcessId> = found.iter().map(|process| process.id).collect();
         let mut known = std::mem::take(&mut self.processes);
-        for found in limited(found) {
-            let process = match known.remove(&found.id) {
-                Some(process) => TransportProcess {
-                    found: found.clone(),
-                    ..process
-                },
-                None => {
-                    // Read as soon as it is found.
-                    self.next_scan = None;
-                    TransportProcess {
-                        found: found.clone(),
-                        release: None,
-                        agents: 0,
-                        traffic: Traffic::default(),
-                        reading: None,
-                        failure: None,
-                        is_release_requested: false,
-                        is_release_read: false,
-                    }
-                }
-            };
+        // A process that the scan could not read keeps what was counted.
+        let unread = known.values().map(|process| &process.found);
+        let unread: Vec<NixlProcess> = unread
+            .filter(|process| !found_ids.contains(&process.id) && process.id.is_running())
+            .cloned()
+            .collect();
+        let all = found.iter().chain(&unread);
+        let all = all.filter(|process| owners.is_none_or(|owners| owners.contains(&process.uid)));
+        for found in limited(all) {
+            let process = known.remove(&found.id).map(|process| TransportProcess {
+                found: found.clone(),
+                ..process
+            });
+            self.has_new |= process.is_none();
+            let process = process.unwrap_or_else(|| TransportProcess::new(found.clone()));
             self.processes.insert(found.id, process);
         }
         !known.is_empty()
     }
 
-    /// Starts a scan if one is due. Returns the processes that a scan has read since the last call, `None` if none has ended.
+    /// Starts a scan if one is due. Returns the processes whose reading has changed since the last call, `None` if there are none.
     pub fn poll(&mut self, now: Instant) -> Option<Vec<ProcessId>> {
         if self.processes.is_empty() && !self.scans.is_running() {
             self.scans.stop(now);
-            return None;
+            // Of the processes that are gone.
+            return self.last_scan.take().map(|_| Vec::new());
         }
-        let is_due = self.next_scan.is_none_or(|next| now >= next);
+        let period = match self.has_new {
+            true => MIN_SCAN_PERIOD,
+            false => SCAN_PERIOD,
+        };
+        let is_due = self.last_scan.is_none_or(|last| now >= last + period);
         if is_due && !self.scans.is_running() {
-            self.next_scan = Some(now + SCAN_PERIOD);
+            (self.last_scan, self.has_new) = (Some(now), false);
             let request = self.request();
             self.scans.start(&request, now);
+            let outdated = self.drop_old_readings(now);
+            if !outdated.is_empty() {
+                return Some(outdated);
+            }
         }
-        let responses = self.scans.poll(now)?;
-        Some(
-            responses
-                .into_iter()
-                .filter_map(|response| self.apply(response))
-                .collect(),
-        )
+        let responses = self.scans.poll(now)?.into_iter();
+        let changed = responses.filter_map(|response| self.apply(response, now));
+        Some(changed.collect())
+    }
+
+    /// Drops readings that are too old. Returns their processes.
+    fn drop_old_readings(&mut self, now: Instant) -> Vec<ProcessId> {
+        let is_old = |&(_, at): &(ProcessReading, Instant)| now > at + MAX_READING_AGE;
+        let mut outdated = Vec::new();
+        for process in self.processes.values_mut() {
+            if process.reading.take_if(|reading| is_old(reading)).is_some() {
+                outdated.push(process.found.id);
+            }
+        }
+        outdated
     }
 
     /// Returns the request of a scan: all processes, the oldest first.
@@ -188,16 +225,16 @@ impl Transports {
         let mut all: Vec<_> = self.processes.values_mut().collect();
         all.retain(|process| !scans.is_skipped(process.found.id));
         all.sort_by_key(|process| process.found.id.start);
-        let mut releases = 0;
+        let mut versions = 0;
         let processes = all.into_iter().map(|process| {
             let library = process.found.libraries.core.as_ref();
-            let library = library.filter(|_| !process.is_release_read && releases < MAX_RELEASES);
+            let library = library.filter(|_| !process.is_version_read && versions < MAX_VERSIONS);
             let library = library.filter(|path| is_plain(path)).cloned();
-            process.is_release_requested = library.is_some();
-            releases += usize::from(library.is_some());
+            process.is_version_requested = library.is_some();
+            versions += usize::from(library.is_some());
             RequestedProcess {
                 id: process.found.id,
-                was_counted: process.reading.is_some(),
+                was_counted: process.traffic.is_some(),
                 library,
             }
         });
@@ -207,15 +244,17 @@ impl Transports {
     }
 
     /// Applies a response. Returns the process if it was read.
-    fn apply(&mut self, response: Response) -> Option<ProcessId> {
+    fn apply(&mut self, response: Response, now: Instant) -> Option<ProcessId> {
         match response {
             Response::Read(reading) => {
                 let process = self.processes.get_mut(&reading.id)?;
-                process.traffic += reading.traffic;
-                if reading.release.is_some() {
-                    process.release.clone_from(&reading.release);
+                *process.traffic.get_or_insert_default() += reading.traffic;
+                if reading.version.is_some() {
+                    process.version.clone_from(&reading.version);
                 }
-                Some(process.reading.insert(reading).id)
+                process.failure = None;
+                process.reading = Some((reading, now));
+                Some(process.found.id)
             }
             Response::Failed(id, None) => {
                 self.processes.remove(&id);
@@ -232,23 +271,24 @@ impl Transports {
                     );
                     process.failure = Some(why);
                 }
+                // It did not come to that.
+                process.is_version_read = false;
                 None
             }
             Response::Begun(id) => {
                 let process = self.processes.get_mut(&id)?;
-                process.is_release_read |= process.is_release_requested;
+                process.is_version_read |= process.is_version_requested;
                 None
             }
             Response::Done => None,
         }
     }
 
-    /// Forgets all processes, and ends the worker process. Returns true if there was one.
-    pub fn clear(&mut self, now: Instant) -> bool {
-        let had_processes = !std::mem::take(&mut self.processes).is_empty();
-        self.next_scan = None;
+    /// Removes all processes, and ends the worker process.
+    pub fn clear(&mut self, now: Instant) {
+        self.processes.clear();
+        self.last_scan = None;
         self.scans.stop(now);
-        had_processes
     }
 
     /// Returns the processes.

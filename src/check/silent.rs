@@ -16,7 +16,7 @@ use crate::procfs::facts::telemetry;
 use crate::procfs::process::namespace;
 use crate::procfs::process_scan::{NixlProcess, ProcessScan, user_name};
 use crate::procfs::scan_threads::ScanContext;
-use crate::transport::release;
+use crate::transport::version;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -38,8 +38,8 @@ pub struct NixlProcesses {
 #[derive(Debug)]
 struct CheckedProcess {
     found: NixlProcess,
-    /// Release of NIXL.
-    release: Option<String>,
+    /// Version of NIXL.
+    version: Option<String>,
     /// Process title or program name, without arguments.
     command: String,
     is_vllm: bool,
@@ -112,7 +112,7 @@ impl NixlProcesses {
                 id: process.found.id,
                 title: format!("{}) user {}", process.command, user_name(process.found.uid)),
                 backends: Vec::from_iter(process.found.libraries.backends.clone()).join(","),
-                release: process.release.clone(),
+                version: process.version.clone(),
                 transports: environ
                     .and_then(|(_, environ)| environ.get(transport::NAMES[0]))
                     .map(str::to_owned),
@@ -149,7 +149,7 @@ impl CheckedProcess {
         let namespaces = [&*process.pid.to_string(), "self"];
         let [its, ours] = namespaces.map(|process| namespace(process, "mnt").ok());
         Some(Self {
-            release: library.and_then(|library| release::of_library(process.pid, library)),
+            version: library.and_then(|library| version::of_library(process.pid, library)),
             found: found.clone(),
             command: command?,
             is_vllm: facts.get("engine") == Some("vllm"),

@@ -25,8 +25,8 @@ pub struct CheckedTransport {
     pub title: String,
     /// Names of the backends.
     pub backends: String,
-    /// Release of NIXL.
-    pub release: Option<String>,
+    /// Version of NIXL.
+    pub version: Option<String>,
     /// UCX_TLS in its environment, or in that of its nearest ancestor with a readable one.
     pub transports: Option<String>,
 }
@@ -41,7 +41,7 @@ pub fn report(processes: &[CheckedTransport], is_on: bool, out: &mut dyn Write) 
     }
     let host = rdma_devices_of_host();
     for process in processes {
-        let devices = sockets::probe(process.id);
+        let devices = sockets::probe(process.id, is_on);
         let of_host = match (&devices, host.len()) {
             (_, 0) => ", the host has no RDMA device".to_owned(),
             (Ok(devices), count) => format!(", {devices} of {count} RDMA devices open"),
@@ -52,7 +52,7 @@ pub fn report(processes: &[CheckedTransport], is_on: bool, out: &mut dyn Write) 
             "  pid {} ({}: NIXL {}, backends {}{of_host}",
             process.id.pid,
             process.title,
-            process.release.as_deref().unwrap_or("of unknown release"),
+            process.version.as_deref().unwrap_or("of unknown version"),
             process.backends,
         )?;
         let unreadable = devices.as_ref().err().filter(|_| is_on).map(unreadable);
@@ -153,9 +153,10 @@ fn allows_rdma(listed: &str) -> bool {
         })
     };
     match listed.strip_prefix('^') {
-        Some(excluded) => !["ib", "all"]
-            .iter()
-            .any(|all| excluded.split(',').any(|name| name == *all)),
+        Some(excluded) => {
+            let is_excluded = |name: &str| excluded.split(',').any(|other| other.trim() == name);
+            !(is_excluded("ib") || ["rc", "ud", "dc"].into_iter().all(is_excluded))
+        }
         None => names(listed),
     }
 }
@@ -193,6 +194,8 @@ mod tests {
             ("tcp,rdmacm", false),
             ("^tcp", true),
             ("^ib,tcp", false),
+            ("^rc,ud,dc", false),
+            ("^rc,ud", true),
             ("", false),
         ] {
             assert_eq!(allows_rdma(listed), expected, "{listed}");

@@ -147,13 +147,11 @@ impl Collector {
         {
             self.process_scans.silent = process_scan.without_telemetry(files());
         }
-        let owners = self.shared.config.owners.as_ref();
-        let is_owner = |uid| owners.is_none_or(|owners| owners.contains(&uid));
-        let nixl_processes = process_scan.nixl_processes.iter();
-        let have_ended = self
-            .transports
-            .set_processes(nixl_processes.filter(|process| is_owner(process.uid)));
-        self.have_transports_changed |= have_ended;
+        if self.shared.config.transport && self.shared.config.proc_facts {
+            let owners = self.shared.config.owners.as_ref();
+            let found = &process_scan.nixl_processes;
+            self.have_transports_changed |= self.transports.set_processes(found, owners);
+        }
         let mut scanned = Vec::new();
         let moment = self.clock.at(now);
         for (key, agent) in self.agents.iter_mut() {
@@ -197,5 +195,6 @@ impl Collector {
         for key in scanned {
             self.agents.end_poll(key);
         }
+        self.count_agents();
     }
 }

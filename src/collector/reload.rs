@@ -63,5 +63,6 @@ impl Collector {
         for key in keys {
             self.files_changed(key);
         }
+        self.configure_transports();
     }
 }

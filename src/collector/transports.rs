@@ -26,28 +26,15 @@ impl Collector {
 
     /// Begins a scan of sockets if one is due, and applies its result when it ends. Never waits.
     pub(super) fn read_transports(&mut self, now: Instant) {
-        let config = &self.shared.config;
-        if !(config.transport && config.proc_facts) {
-            if self.transports.clear(now) {
-                for agent in self.agents.values_mut() {
-                    agent.transport = AgentTransport::default();
-                }
-                self.have_transports_changed = true;
-            }
-            return;
-        }
         let Some(read) = self.transports.poll(now) else {
             return;
         };
         let read: HashSet<ProcessId> = read.into_iter().collect();
-        let mut agents: HashMap<ProcessId, u32> = HashMap::new();
-        for process in self.agents.values().filter_map(process_of) {
-            *agents.entry(process).or_default() += 1;
-        }
+        let agents = self.count_agents();
         for agent in self.agents.values_mut() {
             let process = process_of(agent).filter(|process| agents[process] == 1);
-            if process.is_none_or(|process| read.contains(&process)) {
-                let process = process.and_then(|process| self.transports.get(process));
+            let process = process.and_then(|process| self.transports.get(process));
+            if process.is_none_or(|process| read.contains(&process.found.id)) {
                 let nixl = Bytes {
                     sent: agent.total(EventType::TxBytes),
                     received: agent.total(EventType::RxBytes),
@@ -55,7 +42,29 @@ impl Collector {
                 agent.transport.update(process, nixl, now);
             }
         }
+        self.have_transports_changed = true;
+    }
+
+    /// Notes how many agents each process runs, and returns these numbers.
+    pub(super) fn count_agents(&mut self) -> HashMap<ProcessId, u32> {
+        let mut agents: HashMap<ProcessId, u32> = HashMap::new();
+        for process in self.agents.values().filter_map(process_of) {
+            *agents.entry(process).or_default() += 1;
+        }
         self.transports.set_agents(&agents);
+        agents
+    }
+
+    /// Removes all that is known of processes, if another configuration has switched that off.
+    pub(super) fn configure_transports(&mut self) {
+        let config = &self.shared.config;
+        if config.transport && config.proc_facts {
+            return;
+        }
+        self.transports.clear(Instant::now());
+        for agent in self.agents.values_mut() {
+            agent.transport = AgentTransport::default();
+        }
         self.have_transports_changed = true;
     }
 }

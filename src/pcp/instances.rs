@@ -5,7 +5,7 @@
 
 use super::ffi::Instances;
 use crate::agents::AgentKey;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::CString;
 
 /// Instances, each with a key that finds its values.
@@ -55,8 +55,8 @@ impl<K: Copy + Eq> KeyedInstances<K> {
 
     /// Replaces all instances: id, name and key of each.
     pub fn replace(&mut self, wanted: &[(u32, String, K)]) {
-        let is_wanted = |id, key| wanted.iter().any(|other| (other.0, other.2) == (id, key));
-        let unwanted = self.iter().filter(|&(id, key)| !is_wanted(id, key));
+        let by_id: HashMap<u32, K> = wanted.iter().map(|(id, _, key)| (*id, *key)).collect();
+        let unwanted = self.iter().filter(|(id, key)| by_id.get(id) != Some(key));
         let unwanted = unwanted.map(|(id, _)| id).collect();
         self.remove(&unwanted);
         for (id, name, key) in wanted {

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 /// A scan that reports no progress for this long is abandoned.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The group of a stalled process is skipped for at least this long.
-const SKIP_TIME: Duration = Duration::from_secs(600);
+pub const SKIP_TIME: Duration = Duration::from_secs(600);
 /// With this many abandoned scans, no scan starts.
-const MAX_ABANDONED: usize = 8;
+pub const MAX_ABANDONED: usize = 8;
 
 /// Returns a description of the processes that are skipped with a stalled process: all processes in user namespaces, which any
 /// user can create; else the processes of its container; else those of its user; for root, that process alone. Nothing here

@@ -74,8 +74,10 @@ pub fn spawn_reader(command: &mut Command) -> std::io::Result<Child> {
         }
         command.spawn()
     };
-    let spawned = thread::scope(|scope| scope.spawn(spawn).join());
-    spawned.unwrap_or_else(|_| Err(Errno::EAGAIN.into()))
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().spawn_scoped(scope, spawn)?;
+        { thread.join() }.unwrap_or_else(|_| Err(Errno::EAGAIN.into()))
+    })
 }
 
 /// Gives up all capabilities but those that reading other users' sockets needs, and the right to regain any.

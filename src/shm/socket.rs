@@ -2,7 +2,7 @@
 
 //! Sockets of other processes: copies of their descriptors, and what the kernel knows of their TCP connections.
 //!
-//! A copy delays the end of the connection until it is closed, so it is kept for two system calls only.
+//! A copy delays the end of the connection until it is closed, so it is kept for three system calls only.
 
 use nix::errno::Errno;
 use std::ffi::c_int;

@@ -44,7 +44,7 @@ impl WorkerProcess {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+            .stderr(Stdio::inherit());
         let mut child = privilege::spawn_reader(&mut command)?;
         let (Some(requests), Some(responses)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(ErrorKind::BrokenPipe.into());

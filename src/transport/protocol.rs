@@ -22,7 +22,7 @@ pub struct RequestedProcess {
     pub id: ProcessId,
     /// True if the daemon has counted connections of the process before. A new worker does not know how much of them.
     pub was_counted: bool,
-    /// libnixl in the mount namespace of the process, if its release is requested.
+    /// libnixl in the mount namespace of the process, if its version is requested.
     pub library: Option<PathBuf>,
 }
 
@@ -44,8 +44,8 @@ pub enum Response {
 pub struct ProcessReading {
     /// Process.
     pub id: ProcessId,
-    /// Release of NIXL, if it was requested and is known.
-    pub release: Option<String>,
+    /// Version of NIXL, if it was requested and is known.
+    pub version: Option<String>,
     /// Number of RDMA devices that the process has open.
     pub rdma_devices: u32,
     /// Number of TCP connections that count for this process.

@@ -5,17 +5,12 @@
 use crate::log;
 use crate::procfs::ancestors::uid;
 use crate::procfs::process::ProcessId;
-use crate::procfs::scan_threads::{STALL_TIMEOUT, skip_group};
+use crate::procfs::scan_threads::{MAX_ABANDONED, SKIP_TIME, STALL_TIMEOUT, skip_group};
 use crate::transport::client::{AbandonedWorker, WorkerProcess};
 use crate::transport::protocol::{Request, Response};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-/// The group of a stalled process is skipped for at least this long.
-const SKIP_TIME: Duration = Duration::from_secs(600);
-/// With this many abandoned workers, no scan starts.
-const MAX_ABANDONED: usize = 8;
+use std::time::Instant;
 
 /// Runs one scan at a time.
 #[derive(Debug, Default)]
@@ -57,7 +52,11 @@ impl TransportScans {
     pub fn is_skipped(&self, process: ProcessId) -> bool {
         let mut groups = self.abandoned.iter().filter_map(|one| one.group.as_ref());
         // The group is read from /proc only if there is something to compare.
-        !self.abandoned.is_empty() && groups.any(|group| *group == skip_group(process))
+        let Some(first) = groups.next() else {
+            return false;
+        };
+        let group = skip_group(process);
+        *first == group || groups.any(|other| *other == group)
     }
 
     /// Starts a scan. Does nothing if there are 8 abandoned workers, or if no worker can be started.
@@ -68,7 +67,6 @@ impl TransportScans {
         }
         match self.send(request) {
             Ok(()) => {
-                self.has_failed = false;
                 self.running = Some(RunningScan {
                     process: None,
                     progress_at: now,
@@ -130,9 +128,12 @@ impl TransportScans {
         let process = running.process;
         let responses = std::mem::take(&mut running.responses);
         match failure {
-            None => {}
+            None => self.has_failed = false,
             Some(Some(err)) => self.fail(&err, now),
-            Some(None) => self.abandon(process, now),
+            Some(None) => match process {
+                Some(process) => self.abandon(process, now),
+                None => self.fail(&ErrorKind::TimedOut.into(), now),
+            },
         }
         self.running = None;
         Some(responses)
@@ -160,11 +161,11 @@ impl TransportScans {
         self.stop(now);
     }
 
-    /// Gives up the worker, which waits for a process.
-    fn abandon(&mut self, stalled: Option<ProcessId>, now: Instant) {
+    /// Abandons the worker, which a process has stalled.
+    fn abandon(&mut self, stalled: ProcessId, now: Instant) {
         self.stop(now);
         let waiting = self.waiting();
-        let (Some(abandoned), Some(stalled)) = (self.abandoned.last_mut(), stalled) else {
+        let Some(abandoned) = self.abandoned.last_mut() else {
             return;
         };
         let group = skip_group(stalled);
@@ -183,6 +184,7 @@ mod tests {
     use super::*;
     use std::path::Path;
     use std::process::Command;
+    use std::time::Duration;
 
     /// Returns scans by a worker that is a shell script. Its first run in the directory is `first`, all later ones serve requests.
     fn scans(directory: &Path, first: &str) -> TransportScans {
@@ -267,7 +269,7 @@ mod tests {
             scans.poll(start + STALL_TIMEOUT - Duration::from_millis(1)),
             None
         );
-        let responses = scans.poll(start + STALL_TIMEOUT).expect("given up");
+        let responses = scans.poll(start + STALL_TIMEOUT).expect("abandoned");
         assert_eq!(responses.len(), 1);
         let process = ProcessId {
             pid: 4_194_304,

@@ -34,7 +34,7 @@ pub struct OpenFiles {
 pub struct Connection {
     /// Number that no other socket of this boot has.
     pub cookie: u64,
-    /// Address of the peer. `None`: the connection is broken.
+    /// Address of the peer. `None`: it is not connected, or not any more.
     pub peer: Option<IpAddr>,
     /// Smoothed round-trip time in microseconds.
     pub rtt: u32,
@@ -42,7 +42,7 @@ pub struct Connection {
     pub traffic: Traffic,
 }
 
-/// Reads the open files of a process. A socket that is in use can block it for as long as a thread of the process likes.
+/// Reads the open files of a process. A socket that a thread of the process sends to can block it without end.
 ///
 /// # Errors
 /// The process has ended (ESRCH), has too many open files (EMFILE), or may not be read.
@@ -50,34 +50,39 @@ pub fn read(id: ProcessId) -> io::Result<OpenFiles> {
     let process = open(id)?;
     let mut files = OpenFiles::default();
     let (mut sockets, mut devices) = (HashSet::new(), HashSet::new());
+    let mut copies = Copies::default();
     for_each_file(id.pid, |fd, target| {
         if is_rdma_device(&target) {
             devices.insert(target);
         } else if is_socket(&target) && sockets.insert(target) {
-            files.connections.extend(connection(&process, fd)?);
+            let copy = copies.make(&process, fd)?;
+            files.connections.extend(copy.and_then(connection));
         }
         Ok(())
     })?;
     files.rdma_devices = devices.len();
+    copies.check()?;
     Ok(files)
 }
 
-/// Returns the number of RDMA devices that a process has open. Copies descriptors of its sockets, to find out whether [`read`] may, and
-/// asks nothing of them.
+/// Returns the number of RDMA devices that a process has open. With `copies`, it copies the descriptor of one socket, to find out
+/// whether [`read`] may, and reads nothing of it.
 ///
 /// # Errors
 /// Those of [`read`].
-pub fn probe(id: ProcessId) -> io::Result<usize> {
+pub fn probe(id: ProcessId, copies: bool) -> io::Result<usize> {
     let process = open(id)?;
     let mut devices = HashSet::new();
+    let mut made = Copies::default();
     for_each_file(id.pid, |fd, target| {
         if is_rdma_device(&target) {
             devices.insert(target);
-        } else if is_socket(&target) {
-            copy(&process, fd)?;
+        } else if copies && !made.has_any && is_socket(&target) {
+            made.make(&process, fd)?;
         }
         Ok(())
     })?;
+    made.check()?;
     Ok(devices.len())
 }
 
@@ -126,30 +131,47 @@ fn for_each_file(
     Ok(())
 }
 
-/// Copies a descriptor of a process. `None`: it was closed meanwhile, or SELinux allows TCP sockets only.
-fn copy(process: &ProcessHandle, fd: RawFd) -> io::Result<Option<OwnedFd>> {
-    match process.descriptor(fd) {
-        Ok(copy) => Ok(Some(copy)),
-        Err(err) if [Some(libc::EBADF), Some(libc::EACCES)].contains(&err.raw_os_error()) => {
-            Ok(None)
+/// Copies of the sockets of a process.
+#[derive(Debug, Default)]
+struct Copies {
+    /// True if a descriptor was copied.
+    has_any: bool,
+    /// True if SELinux has denied a descriptor. The module of this project allows TCP sockets only.
+    was_denied: bool,
+}
+
+impl Copies {
+    /// Copies a descriptor of a process. `None`: it was closed meanwhile, or is denied.
+    fn make(&mut self, process: &ProcessHandle, fd: RawFd) -> io::Result<Option<OwnedFd>> {
+        let copy = process.descriptor(fd);
+        match &copy {
+            Ok(_) => self.has_any = true,
+            Err(err) if err.raw_os_error() == Some(libc::EACCES) => self.was_denied = true,
+            Err(err) if err.raw_os_error() == Some(libc::EBADF) => {}
+            Err(_) => return copy.map(Some),
         }
-        Err(err) => Err(err),
+        Ok(copy.ok())
+    }
+
+    /// Fails if all descriptors are denied: the process can have connections.
+    fn check(&self) -> io::Result<()> {
+        match self.was_denied && !self.has_any {
+            true => Err(Errno::EACCES.into()),
+            false => Ok(()),
+        }
     }
 }
 
-/// Reads a socket of a process. Returns `None` if it is no TCP connection, or was closed meanwhile.
-fn connection(process: &ProcessHandle, fd: RawFd) -> io::Result<Option<Connection>> {
-    let Some(copy) = copy(process, fd)? else {
-        return Ok(None);
-    };
+/// Reads a socket. Returns `None` if it is no TCP connection.
+fn connection(copy: OwnedFd) -> Option<Connection> {
     let (Ok(info), Ok(cookie)) = (socket::tcp_info(&copy), socket::cookie(&copy)) else {
-        return Ok(None);
+        return None;
     };
     if info.is_listening {
-        return Ok(None);
+        return None;
     }
     let peer = TcpStream::from(copy).peer_addr();
-    Ok(Some(Connection {
+    Some(Connection {
         cookie,
         peer: peer.ok().map(|address| address.ip().to_canonical()),
         rtt: info.rtt,
@@ -158,5 +180,5 @@ fn connection(process: &ProcessHandle, fd: RawFd) -> io::Result<Option<Connectio
             received: info.received,
             retransmits: info.retransmits.into(),
         },
-    }))
+    })
 }

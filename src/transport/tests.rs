@@ -27,16 +27,20 @@ fn found(pid: u32, uid: u32, library: &[u8]) -> NixlProcess {
 fn transports(found: &[NixlProcess]) -> Transports {
     let mut transports = Transports::default();
     transports.set_program("/none".into());
-    transports.set_processes(found.iter());
+    transports.set_processes(found, None);
     transports
 }
 
-/// Returns the processes whose release a request asks for.
-fn asked(transports: &mut Transports) -> Vec<u32> {
+fn apply(transports: &mut Transports, response: Response) -> Option<ProcessId> {
+    transports.apply(response, Instant::now())
+}
+
+/// Returns the processes with a requested version.
+fn requested(transports: &mut Transports) -> Vec<u32> {
     let request = transports.request();
     let processes = request.processes.iter();
-    let asked = processes.filter(|process| process.library.is_some());
-    asked.map(|process| process.id.pid).collect()
+    let requested = processes.filter(|process| process.library.is_some());
+    requested.map(|process| process.id.pid).collect()
 }
 
 #[test]
@@ -57,28 +61,28 @@ fn odd_paths_of_libraries_are_not_in_a_request() {
     let line = serde_json::to_vec(&request).expect("UTF-8 only");
     assert!(line.len() < 1 << 16, "{} bytes exceed a pipe", line.len());
     assert_eq!(request.processes.len(), MAX_PROCESSES);
-    let expected: Vec<u32> = (100..).take(MAX_RELEASES).collect();
-    assert_eq!(asked(&mut transports), expected);
+    let expected: Vec<u32> = (100..).take(MAX_VERSIONS).collect();
+    assert_eq!(requested(&mut transports), expected);
 }
 
 #[test]
-fn release_is_asked_for_until_the_worker_has_begun_with_the_process() {
+fn version_is_requested_until_the_worker_begins() {
     let path = b"/lib/libnixl.so";
     let mut transports = transports(&[found(1, 0, path), found(2, 0, path), found(3, 0, path)]);
-    assert_eq!(asked(&mut transports), [1, 2, 3]);
+    assert_eq!(requested(&mut transports), [1, 2, 3]);
     // The first one stalls the worker.
-    assert_eq!(transports.apply(Response::Begun(id(1))), None);
-    assert_eq!(asked(&mut transports), [2, 3]);
-    transports.apply(Response::Begun(id(2)));
+    assert_eq!(apply(&mut transports, Response::Begun(id(1))), None);
+    assert_eq!(requested(&mut transports), [2, 3]);
+    apply(&mut transports, Response::Begun(id(2)));
     let reading = ProcessReading {
         id: id(2),
-        release: Some("1.5.1".into()),
+        version: Some("1.5.1".into()),
         ..ProcessReading::default()
     };
-    assert_eq!(transports.apply(Response::Read(reading)), Some(id(2)));
-    assert_eq!(asked(&mut transports), [3]);
-    let release = |pid| transports.get(id(pid)).expect("there").release.as_deref();
-    assert_eq!([release(1), release(2)], [None, Some("1.5.1")]);
+    assert_eq!(apply(&mut transports, Response::Read(reading)), Some(id(2)));
+    assert_eq!(requested(&mut transports), [3]);
+    let version = |pid| transports.get(id(pid)).expect("there").version.as_deref();
+    assert_eq!([version(1), version(2)], [None, Some("1.5.1")]);
 }
 
 #[test]
@@ -97,4 +101,59 @@ fn each_user_has_an_equal_share_of_the_rows() {
         "fewer than their share"
     );
     assert!((10..10 + 253).all(has), "the oldest ones of the others");
+}
+
+fn reading(process: ProcessId, sent: u64) -> Response {
+    let traffic = Traffic {
+        sent,
+        ..Traffic::default()
+    };
+    Response::Read(ProcessReading {
+        id: process,
+        traffic,
+        ..ProcessReading::default()
+    })
+}
+
+#[test]
+fn process_that_a_scan_could_not_read_keeps_its_sums() {
+    let own = ProcessId::of(std::process::id()).expect("it runs");
+    let process = |id| NixlProcess {
+        id,
+        ..found(0, 7, b"/l")
+    };
+    let ended = id(u32::MAX);
+    let mut transports = transports(&[process(own), process(ended)]);
+    apply(&mut transports, reading(own, 5));
+    assert!(transports.set_processes(&[], None), "one has ended");
+    let sent = |transports: &Transports| transports.get(own)?.traffic.map(|all| all.sent);
+    assert_eq!((sent(&transports), transports.iter().count()), (Some(5), 1));
+    assert!(transports.set_processes(&[], Some(&vec![8])), "no owner");
+    assert_eq!(sent(&transports), None);
+}
+
+#[test]
+fn old_reading_has_no_share_and_leaves_the_sums() {
+    let mut transports = transports(&[found(1, 0, b"/l")]);
+    let (now, mut agent) = (Instant::now(), AgentTransport::default());
+    let mib = 1 << 20;
+    for (at, bytes) in [(0, 0), (10, 2 * mib)] {
+        let now = now + Duration::from_secs(at);
+        transports.apply(reading(id(1), bytes), now);
+        let nixl = Bytes {
+            sent: bytes,
+            received: 0,
+        };
+        agent.update(transports.get(id(1)), nixl, now);
+    }
+    assert_eq!(agent.tcp_share(), Some(1.0));
+    let later = now + Duration::from_secs(10) + MAX_READING_AGE;
+    assert!(transports.drop_old_readings(later).is_empty());
+    let later = later + Duration::from_millis(1);
+    assert_eq!(transports.drop_old_readings(later), [id(1)]);
+    agent.update(transports.get(id(1)), Bytes::default(), later);
+    let process = transports.get(id(1)).expect("there");
+    assert_eq!(agent.tcp_share(), None);
+    assert!(process.reading().is_none());
+    assert_eq!(process.traffic.map(|traffic| traffic.sent), Some(2 * mib));
 }

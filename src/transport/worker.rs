@@ -8,9 +8,9 @@
 
 use crate::base::file::list_names_at;
 use crate::procfs::process::{ProcessId, has_ended};
-use crate::transport::accounts::Accounts;
+use crate::transport::known_connections::KnownConnections;
 use crate::transport::protocol::{ProcessReading, Request, RequestedProcess, Response};
-use crate::transport::{release, sockets};
+use crate::transport::{sockets, version};
 use nix::unistd::close;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufRead, Write};
@@ -22,10 +22,13 @@ use std::time::{Duration, Instant};
 /// process. So no process makes another one wait for its turn.
 const SCAN_TIME: Duration = Duration::from_secs(1);
 
-/// What the worker knows.
+/// Limit of the pause of a process, in scans: five minutes.
+const MAX_PAUSE: u32 = 30;
+
+/// State of the worker between two scans.
 #[derive(Debug, Default)]
 struct Worker {
-    accounts: Accounts,
+    connections: KnownConnections,
     /// Scans that go without a process.
     pauses: HashMap<ProcessId, u32>,
 }
@@ -73,14 +76,13 @@ impl Worker {
         let share = SCAN_TIME / processes.max(1);
         let running: HashSet<ProcessId> = request.processes.iter().map(|one| one.id).collect();
         self.pauses.retain(|id, _| running.contains(id));
-        self.accounts.begin_scan();
-        let mut unread = HashSet::new();
+        self.connections.begin_scan();
         for process in &request.processes {
             let id = process.id;
             let pause = self.pauses.entry(id).or_default();
             if *pause > 0 {
                 *pause -= 1;
-                unread.insert(id);
+                self.connections.leave_out(id);
                 continue;
             }
             respond(&Response::Begun(id))?;
@@ -89,26 +91,30 @@ impl Worker {
                 Ok(reading) => Response::Read(reading),
                 Err(err) => {
                     let why = (!has_ended(&err)).then(|| err.to_string());
-                    unread.extend(why.is_some().then_some(id));
+                    if why.is_some() {
+                        self.connections.leave_out(id);
+                    }
                     Response::Failed(id, why)
                 }
             };
             let times = start.elapsed().as_nanos() / share.as_nanos().max(1);
-            self.pauses
-                .insert(id, u32::try_from(times).unwrap_or(u32::MAX));
+            let pause = u32::try_from(times).map_or(MAX_PAUSE, |times| times.min(MAX_PAUSE));
+            self.pauses.insert(id, pause);
             respond(&response)?;
         }
-        self.accounts.end_scan(&running, &unread);
+        self.connections.end_scan(&running);
         respond(&Response::Done)
     }
 
     fn read(&mut self, process: &RequestedProcess) -> io::Result<ProcessReading> {
         let files = sockets::read(process.id)?;
         let library = process.library.as_deref();
-        let release = library.and_then(|library| release::of_library(process.id.pid, library));
+        let version = library.and_then(|library| version::of_library(process.id.pid, library));
         Ok(ProcessReading {
-            release,
-            ..self.accounts.add(process.id, process.was_counted, &files)
+            version,
+            ..self
+                .connections
+                .add(process.id, process.was_counted, &files)
         })
     }
 }

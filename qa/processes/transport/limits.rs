@@ -77,7 +77,7 @@ fn user_with_300_processes_leaves_rows_to_another_user() {
 }
 
 #[test]
-fn user_with_millions_of_descriptors_does_not_delay_another_user() {
+fn descriptors_of_one_user_do_not_delay_another_user() {
     const PROCESSES: usize = 100;
     if !is_possible() {
         return;

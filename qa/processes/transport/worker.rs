@@ -37,7 +37,7 @@ fn reload(home: &Home, link: &mut Link, settings: &str) {
 }
 
 #[test]
-fn killed_worker_makes_no_counter_go_back_and_nothing_count_twice() {
+fn killed_worker_moves_no_counter_back() {
     if !is_possible() {
         return;
     }
@@ -89,7 +89,7 @@ fn worker_ends_with_a_killed_daemon() {
 }
 
 #[test]
-fn worker_runs_only_while_a_process_uses_nixl_and_leaves_no_zombie() {
+fn worker_runs_only_while_a_process_uses_nixl() {
     if !is_possible() {
         return;
     }
@@ -107,7 +107,7 @@ fn worker_runs_only_while_a_process_uses_nixl_and_leaves_no_zombie() {
 }
 
 #[test]
-fn transport_setting_takes_rows_and_worker_away_and_brings_them_back() {
+fn transport_setting_removes_and_restores_rows() {
     if !is_possible() {
         return;
     }
@@ -168,7 +168,7 @@ fn only_processes_of_owners_have_rows() {
 }
 
 #[test]
-fn worker_of_another_user_has_two_capabilities_and_reads_all_users() {
+fn worker_of_another_user_keeps_two_capabilities() {
     const DAC_OVERRIDE: u64 = 1 << 1;
     const SYS_PTRACE: u64 = 1 << 19;
     if !is_possible() {

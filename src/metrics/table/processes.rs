@@ -32,35 +32,32 @@ const fn peer(pmid: Pmid, name: Name, kind: Kind, get: Read<Peer, u64>) -> Metri
 
 pub(super) const ROWS: &[Metric] = &[
     process_u64((24, 0), "process.tcp.tx_bytes", TRAFFIC, |process| {
-        process.reading.as_ref().map(|_| process.traffic.sent)
+        process.traffic.map(|traffic| traffic.sent)
     }),
     process_u64((24, 1), "process.tcp.rx_bytes", TRAFFIC, |process| {
-        process.reading.as_ref().map(|_| process.traffic.received)
+        process.traffic.map(|traffic| traffic.received)
     }),
     process_u64((24, 2), "process.tcp.retransmits", EVENTS, |process| {
-        process
-            .reading
-            .as_ref()
-            .map(|_| process.traffic.retransmits)
+        process.traffic.map(|traffic| traffic.retransmits)
     }),
     process_u32((24, 3), "process.tcp.connections", |process| {
-        process.reading.as_ref().map(|reading| reading.connections)
+        process.reading().map(|reading| reading.connections)
     }),
     metric(
         (24, 4),
         "process.tcp.rtt",
         TIME,
-        ValueSource::Process(Get::F64(|process| process.reading.as_ref()?.rtt)),
+        ValueSource::Process(Get::F64(|process| process.reading()?.rtt)),
     ),
     process_text((24, 5), "process.backends", |process| {
         let backends = process.found.libraries.backends.iter();
         Some(backends.map(String::as_str).collect::<Vec<_>>().join(","))
     }),
     process_text((24, 6), "process.nixl_version", |process| {
-        process.release.clone()
+        process.version.clone()
     }),
     process_u32((24, 7), "process.rdma_devices", |process| {
-        process.reading.as_ref().map(|reading| reading.rdma_devices)
+        process.reading().map(|reading| reading.rdma_devices)
     }),
     process_u32((24, 8), "process.agents", |process| Some(process.agents)),
     peer((24, 16), "peer.tcp.tx_bytes", TRAFFIC, |peer| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Release of NIXL that a process has loaded: that of the Python package with its libnixl.
+//! Version of NIXL that a process has loaded: that of the Python package with its libnixl.
 
 use crate::base::file::LIST_FLAGS;
 use nix::dir::Dir;
@@ -9,13 +9,13 @@ use std::path::{Component, Path, PathBuf};
 
 /// Limit of names that are read from a directory of Python packages. Thousands are usual.
 const MAX_NAMES: usize = 1 << 14;
-/// Limit of a release, in bytes.
-const MAX_RELEASE: usize = 32;
+/// Limit of a version, in bytes.
+const MAX_VERSION_LEN: usize = 32;
 
-/// Returns the release of the package that has a library of a process. `None`: no package beside it has one, or the files of the
+/// Returns the version of the package that has a library of a process. `None`: no package beside it has one, or the files of the
 /// process cannot be read.
 ///
-/// A wheel has libnixl in `site-packages/.nixl_cu12.mesonpy.libs` or `site-packages/nixl_cu12.libs`. Its release is in the name
+/// A wheel has libnixl in `site-packages/.nixl_cu12.mesonpy.libs` or `site-packages/nixl_cu12.libs`. Its version is in the name
 /// `site-packages/nixl_cu12-1.5.1.dist-info`.
 #[must_use]
 pub fn of_library(pid: u32, library: &Path) -> Option<String> {
@@ -28,7 +28,7 @@ pub fn of_library(pid: u32, library: &Path) -> Option<String> {
     below(&root, library)
 }
 
-/// Returns the release of the package that has a library below a root directory.
+/// Returns the version of the package that has a library below a root directory.
 fn below(root: &Path, library: &Path) -> Option<String> {
     let mut above = library.ancestors();
     let packages =
@@ -49,15 +49,15 @@ fn below(root: &Path, library: &Path) -> Option<String> {
         .flatten()
         .find_map(|entry| {
             let name = entry.file_name().to_str().ok()?;
-            let release = name.strip_prefix(&start)?.strip_suffix(".dist-info")?;
-            is_release(release).then(|| release.to_owned())
+            let version = name.strip_prefix(&start)?.strip_suffix(".dist-info")?;
+            is_version(version).then(|| version.to_owned())
         })
 }
 
 /// True if a text is a version of a Python package, such as `1.5.1`, `1.6.0rc1` or `0.10.1+cu13`.
-fn is_release(text: &str) -> bool {
+fn is_version(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+');
-    text.len() <= MAX_RELEASE
+    text.len() <= MAX_VERSION_LEN
         && text.starts_with(|first: char| first.is_ascii_digit())
         && text.bytes().all(is_allowed)
 }
@@ -68,7 +68,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn release_is_in_the_name_of_the_python_package() {
+    fn version_is_in_the_name_of_the_python_package() {
         let dir = tempfile::tempdir().expect("a directory");
         let packages = dir.path().join("lib/python3.12/site-packages");
         for name in [

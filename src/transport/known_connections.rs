@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Accounts of connections: what each connection has added since it was read last, for which process and peer.
+//! Connections as they were read last: what each has added since, for which process and peer.
 //!
 //! A socket that a forked process inherits counts for the oldest process that has it: processes are read in the order of their age.
 
@@ -14,16 +14,18 @@ const MAX_PEERS: usize = 64;
 
 /// Connections of all processes, as they were read last.
 #[derive(Debug, Default)]
-pub struct Accounts {
-    connections: HashMap<u64, Account>,
+pub struct KnownConnections {
+    connections: HashMap<u64, KnownConnection>,
     /// Processes that were read.
     processes: HashSet<ProcessId>,
     /// Number of the current scan.
     scan: u64,
+    /// Processes that run and are not read in the current scan.
+    unread: HashSet<ProcessId>,
 }
 
 #[derive(Debug)]
-struct Account {
+struct KnownConnection {
     /// Process that it counted for.
     process: ProcessId,
     traffic: Traffic,
@@ -31,10 +33,16 @@ struct Account {
     scan: u64,
 }
 
-impl Accounts {
+impl KnownConnections {
     /// Begins a scan of all processes.
     pub fn begin_scan(&mut self) {
         self.scan += 1;
+        self.unread.clear();
+    }
+
+    /// Notes that a process runs and is not read in this scan.
+    pub fn leave_out(&mut self, id: ProcessId) {
+        self.unread.insert(id);
     }
 
     /// Adds the connections of a process. `was_counted` is true if another worker has counted the process: how much of its connections
@@ -48,23 +56,26 @@ impl Accounts {
         };
         let (mut peers, mut weighted) = (BTreeMap::new(), 0.0);
         for connection in &files.connections {
-            let account = self.connections.get(&connection.cookie);
-            if account.is_some_and(|account| account.scan == self.scan) {
-                // An older process has it too.
+            let known = self.connections.get(&connection.cookie);
+            // An older process has it too, or may have.
+            let is_of_other = |known: &KnownConnection| {
+                known.scan == self.scan || self.unread.contains(&known.process)
+            };
+            if known.is_some_and(is_of_other) {
                 continue;
             }
-            let added = match account {
-                Some(account) => connection.traffic.since(&account.traffic),
+            let added = match known {
+                Some(known) => connection.traffic.since(&known.traffic),
                 None if is_new && was_counted => Traffic::default(),
                 None => connection.traffic,
             };
-            let account = Account {
+            let known = KnownConnection {
                 process: id,
                 traffic: connection.traffic,
                 scan: self.scan,
             };
-            self.connections.insert(connection.cookie, account);
-            reading.connections += 1;
+            self.connections.insert(connection.cookie, known);
+            reading.connections += u32::from(connection.peer.is_some());
             reading.traffic += added;
             weighted += f64::from(connection.rtt) * added.bytes() as f64;
             if let Some(peer) = connection.peer {
@@ -81,13 +92,12 @@ impl Accounts {
         reading
     }
 
-    /// Ends a scan. Forgets connections that a process has closed, and processes other than `running`. `unread` are processes that run
-    /// and were not read in this scan.
-    pub fn end_scan(&mut self, running: &HashSet<ProcessId>, unread: &HashSet<ProcessId>) {
-        let scan = self.scan;
+    /// Ends a scan. Forgets connections that a process has closed, and processes other than `running`.
+    pub fn end_scan(&mut self, running: &HashSet<ProcessId>) {
+        let (scan, unread) = (self.scan, &self.unread);
         self.processes.retain(|id| running.contains(id));
         self.connections
-            .retain(|_, account| account.scan == scan || unread.contains(&account.process));
+            .retain(|_, known| known.scan == scan || unread.contains(&known.process));
     }
 }
 
@@ -125,85 +135,105 @@ mod tests {
     }
 
     /// Scans processes, the oldest first. Returns the bytes that each connection has added.
-    fn scan(accounts: &mut Accounts, was_counted: bool, all: &[(u32, &[(u64, u64)])]) -> Vec<u64> {
-        accounts.begin_scan();
+    fn scan(
+        known: &mut KnownConnections,
+        was_counted: bool,
+        all: &[(u32, &[(u64, u64)])],
+    ) -> Vec<u64> {
+        known.begin_scan();
         let add = |&(pid, connections): &(u32, &[_])| {
-            let reading = accounts.add(process(pid), was_counted, &files(connections));
+            let reading = known.add(process(pid), was_counted, &files(connections));
             reading.traffic.sent
         };
         let added = all.iter().map(add).collect();
         let running = all.iter().map(|(pid, _)| process(*pid)).collect();
-        accounts.end_scan(&running, &HashSet::new());
+        known.end_scan(&running);
         added
     }
 
     #[test]
     fn connection_counts_what_it_has_added() {
-        let mut accounts = Accounts::default();
-        assert_eq!(scan(&mut accounts, false, &[(1, &[(7, 100)])]), [100]);
-        assert_eq!(scan(&mut accounts, true, &[(1, &[(7, 130), (8, 5)])]), [35]);
-        assert_eq!(scan(&mut accounts, true, &[(1, &[(8, 5)])]), [0]);
+        let mut connections = KnownConnections::default();
+        assert_eq!(scan(&mut connections, false, &[(1, &[(7, 100)])]), [100]);
+        assert_eq!(
+            scan(&mut connections, true, &[(1, &[(7, 130), (8, 5)])]),
+            [35]
+        );
+        assert_eq!(scan(&mut connections, true, &[(1, &[(8, 5)])]), [0]);
         // The kernel never gives a cookie to a second socket.
-        assert_eq!(scan(&mut accounts, true, &[(1, &[(8, 4)])]), [0]);
-        assert_eq!(accounts.connections.len(), 1);
+        assert_eq!(scan(&mut connections, true, &[(1, &[(8, 4)])]), [0]);
+        assert_eq!(connections.connections.len(), 1);
     }
 
     #[test]
     fn inherited_connection_counts_for_the_oldest_process() {
-        let mut accounts = Accounts::default();
+        let mut connections = KnownConnections::default();
         assert_eq!(
-            scan(&mut accounts, false, &[(1, &[(7, 9)]), (2, &[(7, 9)])]),
+            scan(&mut connections, false, &[(1, &[(7, 9)]), (2, &[(7, 9)])]),
             [9, 0]
         );
         assert_eq!(
-            scan(&mut accounts, true, &[(1, &[(7, 10)]), (2, &[(7, 11)])]),
+            scan(&mut connections, true, &[(1, &[(7, 10)]), (2, &[(7, 11)])]),
             [1, 0]
         );
         // The parent has closed its copy, then ended.
         assert_eq!(
-            scan(&mut accounts, true, &[(1, &[]), (2, &[(7, 15)])]),
+            scan(&mut connections, true, &[(1, &[]), (2, &[(7, 15)])]),
             [0, 5]
         );
-        assert_eq!(scan(&mut accounts, true, &[(2, &[(7, 16)])]), [1]);
+        assert_eq!(scan(&mut connections, true, &[(2, &[(7, 16)])]), [1]);
+    }
+
+    #[test]
+    fn connection_of_a_process_that_is_left_out_counts_for_no_child() {
+        let mut connections = KnownConnections::default();
+        scan(&mut connections, false, &[(1, &[(7, 9)]), (2, &[(7, 9)])]);
+        connections.begin_scan();
+        connections.leave_out(process(1));
+        let reading = connections.add(process(2), true, &files(&[(7, 12), (8, 1)]));
+        assert_eq!(reading.traffic.sent, 1);
+        connections.end_scan(&[process(1), process(2)].into());
+        let all: [(u32, &[_]); 2] = [(1, &[(7, 15)]), (2, &[(7, 15), (8, 1)])];
+        assert_eq!(scan(&mut connections, true, &all), [6, 0]);
     }
 
     #[test]
     fn new_worker_counts_known_processes_from_its_first_scan_on() {
-        let mut accounts = Accounts::default();
+        let mut connections = KnownConnections::default();
         assert_eq!(
-            scan(&mut accounts, true, &[(1, &[(7, 100)]), (2, &[])]),
+            scan(&mut connections, true, &[(1, &[(7, 100)]), (2, &[])]),
             [0, 0]
         );
         assert_eq!(
-            scan(&mut accounts, true, &[(1, &[(7, 101)]), (2, &[(8, 3)])]),
+            scan(&mut connections, true, &[(1, &[(7, 101)]), (2, &[(8, 3)])]),
             [1, 3]
         );
     }
 
     #[test]
     fn connections_of_an_unread_process_are_kept() {
-        let mut accounts = Accounts::default();
-        scan(&mut accounts, false, &[(1, &[(7, 100)])]);
-        accounts.begin_scan();
-        let one = [process(1)].into();
-        accounts.end_scan(&one, &one);
-        assert_eq!(scan(&mut accounts, true, &[(1, &[(7, 104)])]), [4]);
-        assert_eq!(scan(&mut accounts, true, &[]), [0; 0]);
-        assert!(accounts.connections.is_empty() && accounts.processes.is_empty());
+        let mut connections = KnownConnections::default();
+        scan(&mut connections, false, &[(1, &[(7, 100)])]);
+        connections.begin_scan();
+        connections.leave_out(process(1));
+        connections.end_scan(&[process(1)].into());
+        assert_eq!(scan(&mut connections, true, &[(1, &[(7, 104)])]), [4]);
+        assert_eq!(scan(&mut connections, true, &[]), [0; 0]);
+        assert!(connections.connections.is_empty() && connections.processes.is_empty());
     }
 
     #[test]
     fn round_trip_time_is_weighted_by_bytes() {
-        let mut accounts = Accounts::default();
+        let mut connections = KnownConnections::default();
         let mut files = files(&[(7, 300), (8, 100), (9, 0)]);
         files.connections[0].rtt = 1000;
         files.connections[2].peer = None;
-        accounts.begin_scan();
-        let reading = accounts.add(process(1), false, &files);
-        assert_eq!((reading.rtt, reading.connections), (Some(775.0), 3));
+        connections.begin_scan();
+        let reading = connections.add(process(1), false, &files);
+        assert_eq!((reading.rtt, reading.connections), (Some(775.0), 2));
         assert_eq!(reading.peers, [(PEER, traffic(400))]);
-        accounts.begin_scan();
-        let reading = accounts.add(process(1), true, &files);
+        connections.begin_scan();
+        let reading = connections.add(process(1), true, &files);
         assert_eq!(
             (reading.rtt, &*reading.peers),
             (None, &[(PEER, traffic(0))][..])
