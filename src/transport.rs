@@ -114,7 +114,7 @@ pub struct AgentTransport {
 }
 
 impl AgentTransport {
-    /// Takes over what was read of the process of an agent. Without a process, or a reading of the last minute, there is no share.
+    /// Takes over what was read of the process of an agent. Without a process or a reading of the last minute, the share has no value.
     /// `nixl` is what the agent has transferred so far.
     pub fn update(&mut self, process: Option<&TransportProcess>, nixl: Bytes, now: Instant) {
         let read = process.and_then(|process| Some((process, process.reading()?)));

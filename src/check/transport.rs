@@ -123,7 +123,7 @@ fn without_rdma(process: &CheckedTransport, host: &[String]) -> Vec<String> {
     }
     if found.is_empty() {
         found.push(format!(
-            "it has none of {devices} open: NIXL transfers over TCP or shared memory; see the log of the application with UCX_LOG_LEVEL=info"
+            "no RDMA device ({devices}) is open: NIXL transfers over TCP or shared memory; see the log of the application with UCX_LOG_LEVEL=info"
         ));
     }
     found

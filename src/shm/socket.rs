@@ -73,7 +73,7 @@ const INFO_LEN: usize = 136;
 /// Asks the kernel for the TCP connection of a socket. Waits while another thread sends to the socket.
 ///
 /// # Errors
-/// The descriptor is no TCP socket; the kernel is older than 4.2.
+/// The descriptor is not a TCP socket; the kernel is older than 4.2.
 pub fn tcp_info(socket: &OwnedFd) -> io::Result<TcpInfo> {
     let info: [u8; INFO_LEN] = option(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
     let u32_at =
@@ -94,7 +94,7 @@ pub fn tcp_info(socket: &OwnedFd) -> io::Result<TcpInfo> {
 /// Returns a number that no other socket of this boot has (SO_COOKIE of socket(7)).
 ///
 /// # Errors
-/// The descriptor is no socket.
+/// The descriptor is not a socket.
 pub fn cookie(socket: &OwnedFd) -> io::Result<u64> {
     option(socket, libc::SOL_SOCKET, libc::SO_COOKIE).map(u64::from_ne_bytes)
 }

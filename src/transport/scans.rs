@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Runs one scan at a time.
 #[derive(Debug, Default)]
 pub struct TransportScans {
-    /// Program to start with [`crate::transport::client::OPTION`]. `None`: there are no scans.
+    /// Program to start with [`crate::transport::client::OPTION`]. `None`: nothing is scanned.
     pub program: Option<PathBuf>,
     worker: Option<WorkerProcess>,
     running: Option<RunningScan>,
@@ -139,7 +139,7 @@ impl TransportScans {
         Some(responses)
     }
 
-    /// Ends the worker process. The next scan starts another. While there are no scans, it must be called again, to reap the process.
+    /// Ends the worker process. The next scan starts another. Where none follows, a later call reaps the process.
     pub fn stop(&mut self, now: Instant) {
         self.running = None;
         self.reap(now);

@@ -162,7 +162,7 @@ impl Copies {
     }
 }
 
-/// Reads a socket. Returns `None` if it is no TCP connection.
+/// Reads a socket. Returns `None` if it is not a TCP connection.
 fn connection(copy: OwnedFd) -> Option<Connection> {
     let (Ok(info), Ok(cookie)) = (socket::tcp_info(&copy), socket::cookie(&copy)) else {
         return None;

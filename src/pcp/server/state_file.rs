@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two checks that the state file is still in place.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Time for which an unreadable state file with totals is tried again. Events wait in their rings meanwhile. If they were counted, the totals of the file could not be continued: its batches in flight would count twice.
+/// Time for which an unreadable state file with totals is tried again. Events wait in their rings meanwhile.
+/// If they were counted, the totals of the file could not be continued: its batches in flight would count twice.
 const READ_PATIENCE: Duration = Duration::from_secs(60);
 
 /// State of the lock that decides which pmdanixl drains.
