@@ -7,6 +7,7 @@ use super::{Process, ring, row_when, rows, start, workers};
 use crate::support::fleet::is_possible;
 use crate::support::other_user::{STRANGER, VICTIM};
 use crate::support::pdu::Link;
+use crate::support::scripted::libraries;
 use crate::support::writer::{Kind, RingWriter};
 use crate::support::{Home, leave_out, output, wait_for};
 use nix::sys::signal::{Signal, kill};
@@ -140,7 +141,9 @@ fn swapped_descriptor_costs_one_worker_and_no_other_user() {
     }
     let home = Home::new();
     let (_server, to) = server();
-    let mut swaps = Process::start(&home);
+    // In a mount namespace of its own: the file system would otherwise stay in the test's directory.
+    let within = ["unshare", "--mount"].map(str::to_owned);
+    let mut swaps = Process::with_files(&within, &libraries(&home));
     let directory = home.path("fuse");
     fs::create_dir(&directory).expect("made");
     let file = swaps.run(&format!("(file := fuse.mount({directory:?}))"));
@@ -159,9 +162,12 @@ fn swapped_descriptor_costs_one_worker_and_no_other_user() {
     };
     // Without this, hardly a descriptor changes between the two system calls.
     let mut strace = Command::new("strace");
-    strace.args(["-qq", "-o", "/dev/null", "-e", "trace=pidfd_getfd"]);
+    let trace = home.path("trace");
+    strace
+        .args(["-qq", "-e", "trace=pidfd_getfd", "-o"])
+        .arg(&trace);
     strace.args(["-e", "inject=pidfd_getfd:delay_enter=20000"]);
-    let probe = output(Command::new("strace").args(["-o", "/dev/null", "true"]));
+    let probe = output(Command::new("strace").arg("-o").arg(&trace).arg("true"));
     if !probe.status.success() {
         leave_out("strace(1) cannot trace here");
     }
