@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! `mortal RING CAPACITY TYPE PAUSE [COUNT]`: an agent for tests that kill it.
+//! `mortal RING LAYOUT CAPACITY TYPE PAUSE [COUNT]`: an agent for tests that kill it.
 //!
 //! It starts with the file RING, which restarts a previous agent in place. Then it writes events of one type number until it is
 //! killed, with a pause of PAUSE microseconds after every few events. The value of an event is its number, from 1 on, so that
@@ -24,6 +24,8 @@ const RETRY: Duration = Duration::from_micros(200);
 fn main() {
     let mut args = std::env::args().skip(1);
     let path = args.next().unwrap_or_else(|| usage());
+    let layout = args.next().and_then(|name| name.parse().ok());
+    let layout: Layout = layout.unwrap_or_else(|| usage());
     let numbers = args.map(|number| number.parse::<u64>().unwrap_or_else(|_| usage()));
     let (capacity, raw_type, pause, count) = match numbers.collect::<Vec<_>>()[..] {
         [capacity, raw_type, pause] => (capacity, raw_type, pause, u64::MAX),
@@ -32,7 +34,7 @@ fn main() {
     };
     let raw_type = u32::try_from(raw_type).unwrap_or_else(|_| usage());
     let mut ring =
-        RingWriter::create(Path::new(&path), Layout::V4, capacity).expect("a ring can be made");
+        RingWriter::create(Path::new(&path), layout, capacity).expect("a ring can be made");
     for number in 1..=count {
         // No event may be lost, since the numbers have no gaps: this waits if the ring is full. NIXL drops.
         while !ring.push_raw(raw_type, number) {
@@ -49,7 +51,7 @@ fn main() {
 }
 
 fn usage() -> ! {
-    eprintln!("mortal RING CAPACITY TYPE PAUSE [COUNT]");
+    eprintln!("mortal RING LAYOUT CAPACITY TYPE PAUSE [COUNT]");
     #[allow(clippy::exit)] // nothing to clean up
     exit(2)
 }

@@ -3,6 +3,7 @@
 //! Configuration file `$PCP_SYSCONF_DIR/nixl/nixl.conf`: TOML, or the INI format of PCP's Python PMDA.
 
 use crate::error::ConfigError;
+use crate::ring::layout::Layout;
 use crate::stats::histogram::Bounds;
 use serde::Deserialize;
 use std::ffi::OsString;
@@ -79,6 +80,9 @@ pub struct Config {
     pub proc_facts: bool,
     /// True if the sockets of processes that use NIXL are read. Needs `proc_facts`.
     pub transport: bool,
+    /// Layouts of rings that are read although no release of NIXL has them.
+    #[serde(deserialize_with = "value::experimental_layouts")]
+    pub experimental_layouts: Vec<Layout>,
     /// Key of 0.1.0: ignored, with a warning.
     pub containers: bool,
     /// Directory of the kubelet's logs of pods. Its entries have the names of pods.
@@ -110,8 +114,17 @@ impl Default for Config {
             proc_facts: true,
             transport: true,
             pod_logs: "/var/log/pods".into(),
+            experimental_layouts: Vec::new(),
             containers: false,
         }
+    }
+}
+
+impl Config {
+    /// True if rings of a layout are read.
+    #[must_use]
+    pub fn reads(&self, layout: Layout) -> bool {
+        !layout.is_experimental() || self.experimental_layouts.contains(&layout)
     }
 }
 

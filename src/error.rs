@@ -66,6 +66,24 @@ pub enum Rejection {
         /// Newest version that this build reads.
         newest: i32,
     },
+    /// A ring of a fork of NIXL, which gives other numbers to events.
+    #[error(
+        "ring version {version} with the header of version 4: a fork of NIXL with libfabric events, which is not supported; use a release of NIXL"
+    )]
+    LibfabricFork {
+        /// Version in the header.
+        version: i32,
+    },
+    /// A ring of a layout that no release of NIXL has, and that the configuration does not switch on.
+    #[error(
+        "ring version {version} in a form that no release of NIXL has; it is read with experimental_layouts = [\"{name}\"] in nixl.conf"
+    )]
+    Experimental {
+        /// Version in the header.
+        version: i32,
+        /// Name of the layout.
+        name: &'static str,
+    },
     /// A file in a directory of stores that does not have the name of a store.
     #[error("does not have the name of a store, nixl.PID.RUN.INSTANCE.mmap")]
     Name,
@@ -225,6 +243,8 @@ impl Rejection {
             | Rejection::Replaced => false,
             Rejection::Uninitialised { .. }
             | Rejection::Unsupported { .. }
+            | Rejection::LibfabricFork { .. }
+            | Rejection::Experimental { .. }
             | Rejection::StoreSize { .. }
             | Rejection::Schema { .. }
             | Rejection::Malformed { .. }
@@ -246,7 +266,10 @@ impl Rejection {
     pub fn is_unsupported(&self) -> bool {
         matches!(
             self,
-            Rejection::Unsupported { .. } | Rejection::Schema { .. }
+            Rejection::Unsupported { .. }
+                | Rejection::LibfabricFork { .. }
+                | Rejection::Experimental { .. }
+                | Rejection::Schema { .. }
         )
     }
 

@@ -12,9 +12,9 @@
 //! | [`event`] | NIXL's event types, and sums by type |
 //! | [`shm`] | mappings, SIGBUS guard, leases and locks; `unsafe` code |
 //! | [`stats`] | what events add up to: histograms, pairing of bytes and times, the window of the last minute |
+//! | [`ring`] | NIXL's ring in shared memory, and its consumer |
 //! | [`config`] | command line, configuration file, PCP's own settings |
 //! | [`procfs`] | processes that write a file, and what /proc tells of them; worker thread |
-//! | [`ring`] | NIXL's ring in shared memory, and its consumer |
 //! | [`store`] | files of NIXL's `prometheus_mp` exporter |
 //! | [`discovery`] | directories that are scanned, candidates in them, rejections |
 //! | [`rights`] | user, capabilities, Landlock |

@@ -10,7 +10,7 @@
 //! `layout` has the format of the file. This module must not know agents, totals or the state file.
 
 use crate::error::RingFault;
-use crate::ring::layout::{CAPACITY, Header, Layout, READ_POS, VERSIONS, WRITE_POS};
+use crate::ring::layout::{Header, Layout, VERSIONS};
 use crate::shm::{FileShortened, HeaderPoll, Mapping, ReadWord};
 use std::fs::File;
 use std::io;
@@ -106,12 +106,24 @@ impl Ring {
     /// ring.
     #[must_use]
     pub fn header_poll(&self, read_pos: u64, write_pos: u64) -> Option<HeaderPoll> {
-        let mut header = [0; 4];
-        header[WRITE_POS] = write_pos;
-        header[READ_POS] = read_pos;
-        header[VERSIONS] = self.shape.versions;
-        header[CAPACITY] = self.shape.capacity;
-        HeaderPoll::new(&self.mapping, header)
+        let Shape {
+            layout,
+            capacity,
+            versions,
+        } = self.shape;
+        let header = layout.header();
+        let mut words = [
+            (header.write_pos, write_pos),
+            (header.read_pos, read_pos),
+            (VERSIONS, versions),
+            (header.capacity, capacity),
+        ];
+        // In each header, three of these are the first words.
+        words.sort_unstable();
+        let [(0, zero), (1, one), (2, two), last] = words else {
+            return None;
+        };
+        HeaderPoll::new(&self.mapping, [zero, one, two], last)
     }
 
     /// The number of slots from one position to another, going round the end of the ring.

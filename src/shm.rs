@@ -177,25 +177,29 @@ impl Mapping {
     }
 }
 
-/// First words of a mapping and their expected values: the header of an idle ring, or of a store and the time of its last change.
+/// Expected values of the first three words of a mapping and of another one: the header of an idle ring, or of a store and the time
+/// of its last change.
 /// The check does not load the [`Mapping`]: with a thousand idle files, each additional load is a cache miss.
 #[derive(Debug)]
 pub struct HeaderPoll {
     start: NonNull<ReadWord>,
     /// Keeps the memory mapped.
     mapping: Rc<Mapping>,
-    words: [u64; 4],
+    first: [u64; 3],
+    /// Place and value of the other word.
+    last: (usize, u64),
 }
 
 impl HeaderPoll {
     /// Returns a poll of these words; `None` if the mapping is shorter.
     #[must_use]
-    pub fn new(mapping: &Rc<Mapping>, words: [u64; 4]) -> Option<Self> {
+    pub fn new(mapping: &Rc<Mapping>, first: [u64; 3], last: (usize, u64)) -> Option<Self> {
         let start = NonNull::new(mapping.map.as_mut_ptr().cast())?;
-        (words.len() <= mapping.words).then(|| Self {
+        (first.len().max(last.0 + 1) <= mapping.words).then(|| Self {
             start,
             mapping: Rc::clone(mapping),
-            words,
+            first,
+            last,
         })
     }
 
@@ -204,12 +208,15 @@ impl HeaderPoll {
     #[inline]
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
-        let guard = AccessGuard::new(self.start.addr().get(), 8 * self.words.len());
+        let (place, value) = self.last;
+        let count = self.first.len().max(place + 1);
+        let guard = AccessGuard::new(self.start.addr().get(), 8 * count);
         // SAFETY: as in `access`; these are the first words of the mapping.
-        let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words.len()) };
+        let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), count) };
         // Without a branch, so that the processor starts the loads of the next files during a cache miss.
-        let differ = words.iter().zip(self.words);
-        let differ = differ.fold(0, |all, (now, then)| all | (now.load(Relaxed) ^ then));
+        let first = words.iter().zip(self.first);
+        let last = words[place].load(Relaxed) ^ value;
+        let differ = first.fold(last, |all, (now, then)| all | (now.load(Relaxed) ^ then));
         if guard.has_fault() {
             self.mapping.is_shortened.set(true);
             return false;

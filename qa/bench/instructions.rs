@@ -28,7 +28,7 @@ fn limits(layout: Layout) -> (f64, f64) {
         // Layouts with named events: comparing names is most of the work.
         Layout::V1 | Layout::V2Named => (0.86, 1.15),
         Layout::V2 | Layout::V3 => (0.55, 2.19),
-        Layout::V4 => (0.43, 2.07),
+        Layout::V4 | Layout::V5 => (0.43, 2.07),
     }
 }
 

@@ -10,8 +10,7 @@ use pmdanixl::journal::record::SavedAgent;
 use pmdanixl::journal::{Journal, RecordId};
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -48,6 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
         Layout::V1,
         Layout::V2,
         Layout::V2Named,
+        Layout::V5,
     ];
     let layout = prop::sample::select(layouts.to_vec());
     prop_oneof![
@@ -89,6 +89,7 @@ impl World {
                 label: None,
                 literal: true,
             }],
+            experimental_layouts: pmdanixl::ring::layout::Layout::experimental().collect(),
             ..Config::default()
         };
         let mut world = Self {
@@ -162,6 +163,7 @@ impl World {
                 }
                 let (ring, path, mut foreign) = (&self.ring, self.path(), 0);
                 let (read_pos, mask) = (ring.read_pos(), ring.capacity() - 1);
+                let layout = ring.layout();
                 let back = |journal: &mut Journal, records: &mut [(RecordId, SavedAgent)]| {
                     for (record, saved) in records {
                         let checkpoint = saved.entry.checkpoint.as_mut();
@@ -178,8 +180,7 @@ impl World {
                             // Where a restart puts it: it is taken for one.
                             (pos, foreign) = (checkpoint.from, 0);
                         }
-                        let file = OpenOptions::new().write(true).open(&path).expect("there");
-                        file.write_all_at(&pos.to_le_bytes(), 8).expect("written");
+                        layout.set_read_pos(&path, pos);
                         journal.commit(Some(*record), &saved.entry);
                     }
                 };
@@ -194,11 +195,7 @@ impl World {
             Step::Foreign(count) => {
                 let count = count.min(self.queue.len() as u64);
                 let pos = (self.ring.read_pos() + count) & (self.ring.capacity() - 1);
-                let file = OpenOptions::new()
-                    .write(true)
-                    .open(self.path())
-                    .expect("there");
-                file.write_all_at(&pos.to_le_bytes(), 8).expect("written");
+                self.ring.layout().set_read_pos(&self.path(), pos);
                 self.queue.drain(..usize::try_from(count).expect("small"));
                 self.foreign += count;
                 self.drained_last &= count == 0;

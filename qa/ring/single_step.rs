@@ -79,11 +79,11 @@ pub fn wrong(bench: &mut Bench, meanwhile: Meanwhile) -> (Vec<Outcome>, usize) {
     (outcomes, steps)
 }
 
-/// All layouts with `TORTURE`, otherwise the newest one and the oldest one, which has the longest slots.
+/// All layouts with `TORTURE`, otherwise the newest one, the oldest one, which has the longest slots, and the one with another header.
 fn layouts() -> Vec<Layout> {
     match torture() {
-        true => Layout::ALL.to_vec(),
-        false => vec![Layout::V4, Layout::V1],
+        true => Layout::WITH_EXPERIMENTAL.to_vec(),
+        false => vec![Layout::V4, Layout::V1, Layout::V5],
     }
 }
 

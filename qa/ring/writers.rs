@@ -38,6 +38,21 @@ fn ring_has_the_header_and_size_of_its_layout() -> io::Result<()> {
 }
 
 #[test]
+fn ring_of_version_5_has_the_header_of_nixl_2018() -> io::Result<()> {
+    let bytes = file(Layout::V5, |ring| {
+        ring.set_read_pos(2);
+        ring.push(Kind::EventsDropped, VALUE)
+    })?;
+    let mut header = [0; 512];
+    (header[0], header[8], header[24], header[256]) = (1, 4, 3, 2);
+    (header[16], header[20]) = (5, 5);
+    assert_eq!(bytes[..512], header);
+    assert_eq!((bytes[512], &bytes[520..528]), (20, &BYTES[..]));
+    assert_eq!(bytes.len(), 512 + 4 * 16);
+    Ok(())
+}
+
+#[test]
 fn slots_of_named_layouts_have_the_type_name() -> io::Result<()> {
     let v1 = file(Layout::V1, |ring| ring.push(Kind::XferTime, VALUE))?;
     let stamp = u64::from_le_bytes(v1[40..48].try_into().expect("8 bytes"));

@@ -60,7 +60,9 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
     ring_but(&at("mask"), 4, 0);
     ring_but(&at("write-pos"), 0, 8);
     ring_but(&at("read-pos"), 1, u64::MAX);
-    ring_but(&at("version-5"), 2, both_versions(5));
+    ring_but(&at("version-fork"), 2, both_versions(5));
+    ring_but(&at("version-6"), 2, both_versions(6));
+    drop(RingWriter::create(&at("version-5"), Layout::V5, 8).expect("a ring"));
     ring_but(&at("version-negative"), 2, both_versions(0xffff_ffff));
     ring_but(&at("versions-differ"), 2, (3 << 32) | 4);
     drop(RingWriter::create(&at("pos-in-a-hole"), Layout::V4, 4096).expect("a ring"));
@@ -109,8 +111,16 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
             "4000 events are pending, but the file has fewer allocated blocks than these take",
         ),
         (
+            "version-fork",
+            "ring version 5 with the header of version 4: a fork of NIXL with libfabric events, which is not supported; use a release",
+        ),
+        (
+            "version-6",
+            "ring version 6 is not supported; this build reads 1 to 4: upgrade pmdanixl",
+        ),
+        (
             "version-5",
-            "ring version 5 is not supported; this build reads 1 to 4: upgrade pmdanixl",
+            "ring version 5 in a form that no release of NIXL has; it is read with experimental_layouts = [\"v5\"] in nixl.conf",
         ),
         ("version-negative", "not a ring: version -1"),
         (
@@ -124,7 +134,16 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
 
 /// True if a file of [`hostile`] may be a ring, so that the log and `--check` warn of it.
 fn may_be_ring(name: &str) -> bool {
-    let parts = ["capacity", "hardlink", "mask", "pos", "version-5", "size"];
+    let parts = [
+        "capacity",
+        "hardlink",
+        "mask",
+        "pos",
+        "version-5",
+        "version-6",
+        "version-fork",
+        "size",
+    ];
     parts.iter().any(|part| name.contains(part)) && name != "odd-size"
 }
 
@@ -185,7 +204,7 @@ fn hostile_files_are_left_unchanged_by_the_daemon() {
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("healthy", 1)]);
     let unsupported = pmcd.values("nixl.agents.unsupported")[""];
-    assert_eq!(unsupported, 1, "the ring of version 5");
+    assert_eq!(unsupported, 3, "the rings of versions 5 and 6");
     // Renamed files are checked again, and rejected again.
     for turn in 2..4 {
         fs::rename(home.ring("mask"), home.ring("mask-moved")).expect("there");

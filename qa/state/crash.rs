@@ -6,6 +6,7 @@
 
 use crate::support::kill::{Dice, kill_process, wait_for_orphans};
 use crate::support::life::{Mortal, event_metrics};
+use crate::support::writer::Layout;
 use crate::support::{Home, PMDANIXL, Pmcd, Values, agent_of, example, quit, text, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -151,13 +152,14 @@ impl Drop for Whole<'_> {
     }
 }
 
-/// Starts the sample producer with these options in the rings of a home.
-fn start_producer(home: &Home) -> Child {
+/// Starts the sample producer in the rings of a home.
+fn start_producer(home: &Home, layout: Layout) -> Child {
     let options = "--name fast --agents 3 --capacity 1024 --rate 0 --full-timeout 120";
     Command::new(example("producer"))
         .arg("--dir")
         .arg(home.rings())
         .args(options.split(' '))
+        .args(["--layout", layout.name()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -184,8 +186,8 @@ fn truth(producer: Child) -> BTreeMap<String, u64> {
 }
 
 /// Kills the drainer while a producer writes as fast as it can.
-fn kill_the_drainer<D: Drainer>(home: &Home, mut drainer: D) {
-    let (producer, mut dice) = (start_producer(home), Dice::new(1));
+fn kill_the_drainer<D: Drainer>(home: &Home, layout: Layout, mut drainer: D) {
+    let (producer, mut dice) = (start_producer(home, layout), Dice::new(1));
     for _ in 0..kills() {
         drainer.start();
         dice.wait(D::LONGEST);
@@ -198,8 +200,9 @@ fn kill_the_drainer<D: Drainer>(home: &Home, mut drainer: D) {
 }
 
 /// Kills the drainer and the agent, one after the other.
-fn kill_both<D: Drainer>(home: &Home, mut drainer: D) {
-    let (mut mortal, mut dice) = (Mortal::new(home.ring("mortal")), Dice::new(2));
+fn kill_both<D: Drainer>(home: &Home, layout: Layout, mut drainer: D) {
+    let mut dice = Dice::new(2);
+    let mut mortal = Mortal::new(home.ring("mortal"), layout);
     for turn in 1..=kills() {
         // In any order.
         if dice.coin() {
@@ -233,13 +236,20 @@ fn kill_both<D: Drainer>(home: &Home, mut drainer: D) {
 #[test]
 fn daemon_killed_at_any_moment_counts_every_event_once() {
     let home = Home::new();
-    kill_the_drainer(&home, Daemon::new(&home));
+    kill_the_drainer(&home, Layout::V4, Daemon::new(&home));
 }
 
 #[test]
 fn pmcd_killed_at_any_moment_counts_every_event_once() {
     let home = Home::new();
-    kill_the_drainer(&home, Whole::new(&home));
+    kill_the_drainer(&home, Layout::V4, Whole::new(&home));
+}
+
+#[test]
+fn pmcd_killed_at_any_moment_counts_every_event_of_version_5_once() {
+    let home = Home::new();
+    home.set("experimental_layouts = [\"v5\"]");
+    kill_the_drainer(&home, Layout::V5, Whole::new(&home));
 }
 
 #[test]
@@ -248,7 +258,7 @@ fn agent_killed_and_restarted_loses_only_wiped_events() {
     // So that many drains find a restart.
     home.set("drain_interval = \"1ms\"");
     let (mut whole, mut dice) = (Whole::new(&home), Dice::new(3));
-    let mut mortal = Mortal::new(home.ring("mortal"));
+    let mut mortal = Mortal::new(home.ring("mortal"), Layout::V4);
     for turn in 1..=kills() {
         mortal.start(&mut dice);
         dice.wait(Duration::from_millis(60));
@@ -269,14 +279,21 @@ fn agent_killed_and_restarted_loses_only_wiped_events() {
 fn daemon_and_agent_killed_lose_only_wiped_events() {
     let home = Home::new();
     home.set("drain_interval = \"2ms\"");
-    kill_both(&home, Daemon::new(&home));
+    kill_both(&home, Layout::V4, Daemon::new(&home));
 }
 
 #[test]
 fn pmcd_and_agent_killed_lose_only_wiped_events() {
     let home = Home::new();
     home.set("drain_interval = \"2ms\"");
-    kill_both(&home, Whole::new(&home));
+    kill_both(&home, Layout::V4, Whole::new(&home));
+}
+
+#[test]
+fn pmcd_and_agent_of_version_5_killed_lose_only_wiped_events() {
+    let home = Home::new();
+    home.set("drain_interval = \"2ms\"\nexperimental_layouts = [\"v5\"]");
+    kill_both(&home, Layout::V5, Whole::new(&home));
 }
 
 /// Each start writes identical bytes. Only positions and times distinguish one start from the next.

@@ -112,7 +112,9 @@ impl<'a> Bench<'a> {
             file.and_then(|file| file.write_all_at(&word.to_ne_bytes(), at as u64))
                 .expect("ours");
         };
-        put("rings/agent", 8, read_pos);
+        let header = self.layout.header();
+        let at = usize::try_from(8 * header.read_pos).expect("small");
+        put("rings/agent", at, read_pos);
         // Word of the record with the generation (src/journal/record.rs).
         put("nixl/state", RECORD + 8 * 4, u64::MAX);
     }

@@ -14,6 +14,7 @@
 //! - `written - pending <= counted <= written`. If the ring was empty before the next start, this is exact.
 
 use super::kill::{Dice, kill_child};
+use super::writer::Layout;
 use super::{Values, example, wait_for};
 use pmdanixl::metrics::{METRICS, ValueSource};
 use std::fs::File;
@@ -45,6 +46,7 @@ struct Life {
 /// An agent that is killed and restarted, with the expected counts.
 pub struct Mortal {
     path: PathBuf,
+    layout: Layout,
     metrics: Vec<String>,
     process: Option<Child>,
     /// Lives since the last check. The index is the type of the events.
@@ -60,10 +62,11 @@ pub struct Mortal {
 
 impl Mortal {
     /// Does not start the process.
-    pub fn new(path: PathBuf) -> Self {
+    pub fn new(path: PathBuf, layout: Layout) -> Self {
         let metrics = event_metrics();
         Self {
             path,
+            layout,
             before: vec![0; metrics.len()],
             metrics,
             process: None,
@@ -83,6 +86,7 @@ impl Mortal {
         let pause = dice.one_of([0, 20, 200]);
         let process = Command::new(example("mortal"))
             .arg(&self.path)
+            .arg(self.layout.name())
             .args([capacity, kind as u64, pause].map(|number| number.to_string()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -177,9 +181,10 @@ impl Mortal {
 
     /// Starts a process, kills it after so many TxBytes events, and waits until the ring is empty.
     pub fn write_and_die(path: &Path, count: u64) {
-        let mut mortal = Self::new(path.to_owned());
+        let mut mortal = Self::new(path.to_owned(), Layout::V4);
         let process = Command::new(example("mortal"))
             .arg(path)
+            .arg(Layout::V4.name())
             .args([512, 0, 0, count].map(|number| number.to_string()))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -198,14 +203,23 @@ impl Mortal {
     /// Header words of the ring: `write_pos`, `read_pos`, versions, capacity. `None` without a complete ring.
     fn header(&self) -> Option<(File, [u64; 4])> {
         let file = File::open(&self.path).ok()?;
-        let mut header = [0; 32];
-        file.read_exact_at(&mut header, 0).ok()?;
-        let word =
-            |at: usize| u64::from_le_bytes(header[8 * at..8 * at + 8].try_into().expect("8 bytes"));
-        let words = [0, 1, 2, 3].map(word);
+        let header = self.layout.header();
+        let places = [
+            header.write_pos,
+            header.read_pos,
+            header.versions,
+            header.capacity,
+        ];
+        let mut words = [0; 4];
+        for (word, place) in words.iter_mut().zip(places) {
+            let mut bytes = [0; 8];
+            file.read_exact_at(&mut bytes, 8 * place).ok()?;
+            *word = u64::from_le_bytes(bytes);
+        }
         // A kill between ftruncate(2) and the header leaves a file that is not a ring for the daemon either.
-        let whole = file.metadata().ok()?.len() == 40 + 16 * words[3];
-        (whole && words[2] == ((4 << 32) | 4)).then_some((file, words))
+        let whole = Some(file.metadata().ok()?.len()) == self.layout.file_size(words[3]);
+        let version = u64::from(self.layout.version());
+        (whole && words[2] == ((version << 32) | version)).then_some((file, words))
     }
 
     fn pending(&self) -> u64 {
@@ -222,7 +236,8 @@ impl Mortal {
         };
         let slot = |pos: u64| {
             let mut slot = [0; 16];
-            file.read_exact_at(&mut slot, 40 + 16 * pos)
+            let first = 8 * self.layout.header().first_slot;
+            file.read_exact_at(&mut slot, first + 16 * pos)
                 .expect("a whole ring");
             let kind = u32::from_le_bytes(slot[..4].try_into().expect("4 bytes"));
             let number = u64::from_le_bytes(slot[8..].try_into().expect("8 bytes"));

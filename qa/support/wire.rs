@@ -4,6 +4,9 @@
 //!
 //! Written from the format, not from `src/`. All integers are little-endian.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::SystemTime;
 
@@ -20,11 +23,34 @@ pub enum Layout {
     V3,
     /// As `V3`, with one more type: NIXL 1.4 and 1.5.
     V4,
+    /// Slots of `V4` behind a header of 512 bytes: nixl#2018, which no release has.
+    V5,
+}
+
+/// Header of a ring, in words of 8 bytes. `versions` has `version` in its lower half, `expected_version` in its upper.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    pub write_pos: u64,
+    pub read_pos: u64,
+    pub versions: u64,
+    pub capacity: u64,
+    pub mask: u64,
+    /// Word behind the header.
+    pub first_slot: u64,
 }
 
 impl Layout {
-    /// All layouts, oldest first.
+    /// Layouts of releases, oldest first.
     pub const ALL: [Self; 5] = [Self::V1, Self::V2Named, Self::V2, Self::V3, Self::V4];
+    /// All layouts: also those that pmdanixl reads only if they are switched on.
+    pub const WITH_EXPERIMENTAL: [Self; 6] = [
+        Self::V1,
+        Self::V2Named,
+        Self::V2,
+        Self::V3,
+        Self::V4,
+        Self::V5,
+    ];
 
     /// Name, version in the header, bytes per slot.
     fn row(self) -> (&'static str, u32, u64) {
@@ -34,6 +60,7 @@ impl Layout {
             Self::V2 => ("v2", 2, 16),
             Self::V3 => ("v3", 3, 16),
             Self::V4 => ("v4", 4, 16),
+            Self::V5 => ("v5", 5, 16),
         }
     }
 
@@ -50,6 +77,42 @@ impl Layout {
     /// Bytes per slot.
     pub fn slot_size(self) -> u64 {
         self.row().2
+    }
+
+    /// Places of the header's fields.
+    pub fn header(self) -> Header {
+        match self {
+            Self::V5 => Header {
+                write_pos: 0,
+                capacity: 1,
+                versions: 2,
+                mask: 3,
+                read_pos: 32,
+                first_slot: 64,
+            },
+            _ => Header {
+                write_pos: 0,
+                read_pos: 1,
+                versions: 2,
+                capacity: 3,
+                mask: 4,
+                first_slot: 5,
+            },
+        }
+    }
+
+    /// Bytes of a ring. `None`: larger than a file can be.
+    pub fn file_size(self, capacity: u64) -> Option<u64> {
+        let slots = self.slot_size().checked_mul(capacity)?;
+        slots.checked_add(8 * self.header().first_slot)
+    }
+
+    /// Sets the read position in a ring's file, as another reader does. Other than a store to a mapping, it changes the file's times.
+    pub fn set_read_pos(self, path: &Path, position: u64) {
+        let file = File::options().write(true).open(path).expect("there");
+        let at = 8 * self.header().read_pos;
+        file.write_all_at(&position.to_le_bytes(), at)
+            .expect("written");
     }
 
     /// True if slots carry names in place of type numbers.
@@ -74,7 +137,7 @@ impl Layout {
             }
             Self::V2Named => [&category[..], &text, &rubbish, &value].concat(),
             Self::V2 => [&category[..], &raw, &value].concat(),
-            Self::V3 | Self::V4 => [&raw[..], &rubbish, &value].concat(),
+            Self::V3 | Self::V4 | Self::V5 => [&raw[..], &rubbish, &value].concat(),
         }
     }
 }
@@ -83,8 +146,9 @@ impl FromStr for Layout {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|layout| layout.name() == name);
-        found.ok_or_else(|| format!("must be one of {}", Self::ALL.map(Self::name).join(", ")))
+        let all = Self::WITH_EXPERIMENTAL;
+        let found = all.into_iter().find(|layout| layout.name() == name);
+        found.ok_or_else(|| format!("must be one of {}", all.map(Self::name).join(", ")))
     }
 }
 

@@ -18,14 +18,6 @@ use memmap2::{MmapOptions, MmapRaw};
 mod wire;
 pub use wire::{Kind, Layout};
 
-// The header, in words of 8 bytes. VERSIONS holds `version` in its lower half, `expected_version` in its upper.
-const WRITE_POS: u64 = 0;
-const READ_POS: u64 = 1;
-const VERSIONS: u64 = 2;
-const CAPACITY: u64 = 3;
-const MASK: u64 = 4;
-const FIRST_SLOT: u64 = 5;
-
 /// Ring of one agent, mapped for writing. Dropping it leaves the file, as NIXL does.
 ///
 /// A smaller ring on the path of a live one truncates the file: the old writer must not push any more.
@@ -42,33 +34,37 @@ impl RingWriter {
     /// A capacity that is not a power of two fails as in NIXL: the file then has its size, and version 0.
     pub fn create(path: &Path, layout: Layout, capacity: u64) -> io::Result<Self> {
         let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
-        let slots = layout.slot_size().checked_mul(capacity);
-        let bytes = slots.and_then(|bytes| bytes.checked_add(8 * FIRST_SLOT));
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.mode(0o644).open(path)?;
-        file.set_len(bytes.ok_or_else(|| invalid("larger than a file can be"))?)?;
+        file.set_len(
+            layout
+                .file_size(capacity)
+                .ok_or_else(|| invalid("larger than a file can be"))?,
+        )?;
         let map = MmapOptions::new().map_raw(&file)?;
         let ring = Self {
             map,
             layout,
             capacity,
         };
+        let header = layout.header();
         // The order of the wheels: both versions are cleared first, and `expected_version` is set after `version`. A reader can
         // see one without the other.
-        ring.word(VERSIONS).store(0, Ordering::Relaxed);
-        ring.word(WRITE_POS).store(0, Ordering::Relaxed);
-        ring.word(READ_POS).store(0, Ordering::Relaxed);
-        ring.word(CAPACITY).store(capacity, Ordering::Relaxed);
+        ring.word(header.versions).store(0, Ordering::Relaxed);
+        ring.word(header.write_pos).store(0, Ordering::Relaxed);
+        ring.word(header.read_pos).store(0, Ordering::Relaxed);
+        ring.word(header.capacity)
+            .store(capacity, Ordering::Relaxed);
         let mask = capacity.wrapping_sub(1);
-        ring.word(MASK).store(mask, Ordering::Relaxed);
+        ring.word(header.mask).store(mask, Ordering::Relaxed);
         if !capacity.is_power_of_two() {
             return Err(invalid("the capacity is not a power of two"));
         }
         let version = u64::from(layout.version());
         let both = (version << 32) | version;
-        ring.word(VERSIONS).store(version, Ordering::Release); // pairs with the reader's acquire
-        ring.word(VERSIONS).store(both, Ordering::Release); // pairs with the reader's acquire
+        ring.word(header.versions).store(version, Ordering::Release); // pairs with the reader's acquire
+        ring.word(header.versions).store(both, Ordering::Release); // pairs with the reader's acquire
         Ok(ring)
     }
 
@@ -127,18 +123,24 @@ impl RingWriter {
     pub fn push_some_again(&mut self, events: u64) {
         assert!(self.pending() + events < self.capacity, "no room");
         let pos = (self.write_pos() + events) & (self.capacity - 1);
-        self.word(WRITE_POS).store(pos, Ordering::Release);
+        self.word(self.layout.header().write_pos)
+            .store(pos, Ordering::Release);
     }
 
     /// Empties the ring like a reader.
     pub fn forget(&mut self) {
-        self.word(READ_POS)
+        self.word(self.layout.header().read_pos)
             .store(self.write_pos(), Ordering::Relaxed);
     }
 
     /// Events written and not yet read.
     pub fn pending(&self) -> u64 {
         self.write_pos().wrapping_sub(self.read_pos()) & (self.capacity - 1)
+    }
+
+    /// Layout of the file.
+    pub fn layout(&self) -> Layout {
+        self.layout
     }
 
     /// Number of slots. One event fewer fits.
@@ -148,17 +150,20 @@ impl RingWriter {
 
     /// Slot of the next event to read.
     pub fn read_pos(&self) -> u64 {
-        self.word(READ_POS).load(Ordering::Acquire) // pairs with the reader's release of its slots
+        self.word(self.layout.header().read_pos)
+            .load(Ordering::Acquire) // pairs with the reader's release of its slots
     }
 
     /// Sets the read position, as another reader does.
     pub fn set_read_pos(&self, position: u64) {
-        self.word(READ_POS).store(position, Ordering::Release);
+        self.word(self.layout.header().read_pos)
+            .store(position, Ordering::Release);
     }
 
     /// Slot of the next event to write.
     pub fn write_pos(&self) -> u64 {
-        self.word(WRITE_POS).load(Ordering::Relaxed) // the producer is its only writer
+        self.word(self.layout.header().write_pos)
+            .load(Ordering::Relaxed) // the producer is its only writer
     }
 
     fn push_slot(&mut self, name: &str, raw: u32, category: i32, value: u64) -> bool {
@@ -179,12 +184,13 @@ impl RingWriter {
         if next == self.read_pos() {
             return false;
         }
-        let first = FIRST_SLOT + pos * self.layout.slot_size() / 8;
+        let first = self.layout.header().first_slot + pos * self.layout.slot_size() / 8;
         for (index, &word) in (first..).zip(slot) {
             self.word(index).store(word, Ordering::Relaxed);
         }
         // Orders the slot before the position; pairs with the reader's acquire.
-        self.word(WRITE_POS).store(next, Ordering::Release);
+        self.word(self.layout.header().write_pos)
+            .store(next, Ordering::Release);
         true
     }
 

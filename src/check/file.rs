@@ -9,7 +9,6 @@ use crate::discovery::scan::Opened;
 use crate::procfs::process::{self, Holder};
 use crate::procfs::process_scan::{MappingProcess, topmost, user_name};
 use crate::ring::candidate::{Access, RingCandidate};
-use crate::ring::layout::HEADER_LEN;
 use crate::shm::{self, LeaseKind, nonblocking};
 use crate::store::StoreCandidate;
 use std::ffi::OsStr;
@@ -160,8 +159,9 @@ fn fullness(is_drained: bool, is_read: bool) -> (Level, &'static str) {
 /// True if no event was ever written to the ring.
 fn is_unused(candidate: &RingCandidate) -> bool {
     let header = &candidate.header;
-    let mut start = vec![0; HEADER_LEN + 8 * candidate.layout.slot_words()];
+    let slots = candidate.layout.header().bytes();
+    let mut start = vec![0; slots + 8 * candidate.layout.slot_words()];
     (header.read_pos, header.write_pos) == (0, 0)
         && nonblocking::read_start(&candidate.file, &mut start).is_ok()
-        && start[HEADER_LEN..].iter().all(|&byte| byte == 0)
+        && start[slots..].iter().all(|&byte| byte == 0)
 }

@@ -50,6 +50,9 @@ impl Collector {
                     .as_ring()
                     .is_none_or(|ring| !config.observe && ring.mode == Mode::Drain);
                 let is_named = is_configured
+                    && source
+                        .as_ring()
+                        .is_none_or(|ring| config.reads(ring.layout()))
                     && owners.is_none_or(|owners| owners.contains(&source.file.facts.uid));
                 is_to_be_found |= is_named && !same;
                 same && is_named

@@ -187,6 +187,14 @@ fn errors_name_file_line_key_and_remedy() {
             "nixl.conf:2: containers = \"yes\": invalid type: string \"yes\", write true or false, without quotes",
         ),
         (
+            "[nixl]\nexperimental_layouts = [\"v4\"]\n",
+            "nixl.conf:2: experimental_layouts = [\"v4\"]: write a list of these: [\"v5\"]",
+        ),
+        (
+            "[nixl]\nexperimental_layouts = \"v5\"\n",
+            "nixl.conf:2: experimental_layouts = \"v5\": write a list of these: [\"v5\"]",
+        ),
+        (
             "[nixl]\nowners = []\n",
             "nixl.conf:2: owners = []: write a list of user names in quotes and user ids",
         ),
@@ -322,7 +330,7 @@ fn unquoted_value_is_an_error_with_what_the_key_accepts() {
 fn error_about_an_unknown_key_lists_no_removed_key() {
     let message = err("[nixl]\nretane = 5\n");
     assert!(
-        message.contains("`proc_facts`, `transport`, `pod_logs`"),
+        message.contains("`transport`, `experimental_layouts`, `pod_logs`"),
         "{message}"
     );
     assert!(!message.contains("containers"), "{message}");

@@ -1,43 +1,90 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The format of a ring file: the header and the five slot layouts (NIXL `cyclic_buffer.h` and `telemetry_event.h`).
+//! The format of a ring file: header and slots (NIXL `cyclic_buffer.h` and `telemetry_event.h`).
 //!
-//! All integers are little-endian. Header and slots are whole 8-byte words, so that everything is read as words. Begin with
-//! [`Header::check`]. This file must not know how a ring is mapped.
+//! All integers are little-endian. Header and slots are whole 8-byte words, so that everything is read as words. Each layout has a
+//! file below this one, and a row in [`Layout`]. Begin with [`Header::check`]. This file must not know how a ring is mapped.
 
 use crate::base::words;
 use crate::error::Rejection;
 use crate::event::{Event, EventType, MAX_VALUE};
 
+mod v1;
+mod v2;
+mod v2_named;
+mod v3;
+mod v4;
+mod v5;
+
 #[cfg(target_endian = "big")]
 compile_error!("NIXL's rings are little-endian and are read in place");
 
-/// Bytes of the header in every version.
-pub const HEADER_LEN: usize = 40;
-/// Words of the header.
-pub const HEADER_WORDS: usize = HEADER_LEN / 8;
-/// Index of the word that the producer stores with release: the slot that it writes next.
-pub const WRITE_POS: usize = 0;
-/// Index of the word that the consumer stores with release: the slot that it reads next.
-pub const READ_POS: usize = 1;
-/// Index of the word with the version (low half) and the producer's copy of it (high half).
+/// Most words of a header: enough of a file's start for [`Header::from_bytes`].
+pub const MAX_HEADER_WORDS: usize = 64;
+/// Index of the word with the version (low half) and the producer's copy of it (high half), in every header.
 pub const VERSIONS: usize = 2;
-/// Index of the word with the capacity in slots.
-pub const CAPACITY: usize = 3;
-/// Index of the word with the mask, which is the capacity minus one.
-pub const MASK: usize = 4;
 
 /// Words of the longest slot.
 pub const MAX_SLOT_WORDS: usize = 7;
 
-/// The newest ring version that this build reads.
+/// The newest ring version of a release of NIXL that this build reads.
 pub const MAX_VERSION: i32 = 4;
 /// Highest version that is taken for a later NIXL. A higher number is taken for chance in an unrelated file.
 const LATER_VERSIONS: i32 = 255;
+/// Version of a fork of NIXL that keeps the header, and inserts seventeen events of its libfabric plugin, in nanoseconds, before
+/// the number of dropped events.
+const LIBFABRIC_FORK: i32 = 5;
+
+/// The places of a header's fields, as indexes of words. [`VERSIONS`] is the same in each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderLayout {
+    /// Words before the first slot.
+    pub words: usize,
+    /// The slot that the producer writes next. It stores this word with release.
+    pub write_pos: usize,
+    /// The slot that the consumer reads next. It stores this word with release.
+    pub read_pos: usize,
+    /// The number of slots.
+    pub capacity: usize,
+    /// The mask, which is the capacity minus one.
+    pub mask: usize,
+}
+
+impl HeaderLayout {
+    /// The header of all releases: 40 bytes.
+    pub const PACKED: Self = Self {
+        words: 5,
+        write_pos: 0,
+        read_pos: 1,
+        capacity: 3,
+        mask: 4,
+    };
+    /// The header of nixl#2018: 512 bytes, in which the two positions are on cache lines of their own.
+    pub const SPREAD: Self = Self {
+        words: 64,
+        write_pos: 0,
+        read_pos: 32,
+        capacity: 1,
+        mask: 3,
+    };
+
+    /// Bytes before the first slot.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        8 * self.words
+    }
+}
+
+/// True for the capacity of a ring and its mask.
+fn is_pair(capacity: u64, mask: u64) -> bool {
+    capacity.is_power_of_two() && mask == capacity - 1
+}
 
 /// The header as it was read from a file. It is untrusted until [`Header::check`] has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// Where the fields are.
+    pub layout: HeaderLayout,
     /// Slot that the producer writes next.
     pub write_pos: u64,
     /// Slot that the consumer reads next.
@@ -53,24 +100,32 @@ pub struct Header {
 }
 
 impl Header {
-    /// Decodes the header from the first words of a file.
+    /// Decodes the header from the first words of a file. Words behind its end are 0.
     #[must_use]
-    pub fn from_words(words: [u64; HEADER_WORDS]) -> Self {
+    pub fn from_words(words: &[u64; MAX_HEADER_WORDS]) -> Self {
         let [version, expected_version] = halves(words[VERSIONS]).map(|half| half as i32);
+        let spread = HeaderLayout::SPREAD;
+        let is_spread =
+            version > MAX_VERSION && is_pair(words[spread.capacity], words[spread.mask]);
+        let layout = match is_spread {
+            true => spread,
+            false => HeaderLayout::PACKED,
+        };
         Self {
-            write_pos: words[WRITE_POS],
-            read_pos: words[READ_POS],
+            layout,
+            write_pos: words[layout.write_pos],
+            read_pos: words[layout.read_pos],
             version,
             expected_version,
-            capacity: words[CAPACITY],
-            mask: words[MASK],
+            capacity: words[layout.capacity],
+            mask: words[layout.mask],
         }
     }
 
-    /// Decodes the header from the first bytes of a file.
+    /// Decodes the header from the first bytes of a file. Bytes behind its end are 0.
     #[must_use]
-    pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
-        Self::from_words(std::array::from_fn(|at| words::word_at(bytes, at)))
+    pub fn from_bytes(bytes: &[u8; 8 * MAX_HEADER_WORDS]) -> Self {
+        Self::from_words(&std::array::from_fn(|at| words::word_at(bytes, at)))
     }
 
     /// Checks the header against the size of its file in bytes, and returns the layout of the slots.
@@ -79,6 +134,7 @@ impl Header {
     /// The first check that failed. The file is then not a ring, or not one that this build may read.
     pub fn check(&self, size: u64) -> Result<Layout, Rejection> {
         let &Self {
+            layout: header,
             write_pos,
             read_pos,
             version,
@@ -100,23 +156,28 @@ impl Header {
                 expected_version,
             });
         }
-        // A later NIXL may move these words: one branch of NIXL has the capacity in the place of read_pos, and the mask behind
-        // it.
-        let is_later = (MAX_VERSION + 1..=LATER_VERSIONS).contains(&version);
-        let is_pair = |capacity: u64, mask: u64| capacity.is_power_of_two() && mask == capacity - 1;
-        if is_later && (is_pair(capacity, mask) || is_pair(read_pos, capacity)) {
-            let newest = MAX_VERSION;
-            return Err(Rejection::Unsupported { version, newest });
-        }
-        if !(1..=MAX_VERSION).contains(&version) {
-            return Err(Rejection::Version { version });
+        let mut layouts = { Layout::ALL.into_iter() }
+            .filter(|layout| layout.version() == version && *layout.header() == header);
+        if layouts.clone().next().is_none() {
+            let is_later = (MAX_VERSION + 1..=LATER_VERSIONS).contains(&version);
+            return Err(match is_later && is_pair(capacity, mask) {
+                true if version == LIBFABRIC_FORK
+                    && Layout::V4.file_len(capacity) == Some(size) =>
+                {
+                    Rejection::LibfabricFork { version }
+                }
+                true => Rejection::Unsupported {
+                    version,
+                    newest: MAX_VERSION,
+                },
+                false => Rejection::Version { version },
+            });
         }
         if !capacity.is_power_of_two() {
             return Err(Rejection::Capacity { capacity });
         }
-        let layout = Layout::ALL
-            .into_iter()
-            .find(|layout| layout.version() == version && layout.file_len(capacity) == Some(size))
+        let layout = layouts
+            .find(|layout| layout.file_len(capacity) == Some(size))
             .ok_or(Rejection::Length {
                 version,
                 capacity,
@@ -142,82 +203,125 @@ impl Header {
     }
 }
 
-/// The layout of a ring's slots. The version alone does not determine it: version 2 has two layouts.
+/// The layout of a ring file. The version alone does not determine it: version 2 has two layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Version 1, 56 bytes: time, category, name, value (NIXL 0.5 to 1.0).
+    /// Version 1.
     V1,
-    /// Version 2, 48 bytes: category, name, value (NIXL 1.1.0).
+    /// Version 2 with names.
     V2Named,
-    /// Version 2, 16 bytes: category, type, value (NIXL 1.2).
+    /// Version 2 with type numbers.
     V2,
-    /// Version 3, 16 bytes: type, padding, value (NIXL 1.3).
+    /// Version 3.
     V3,
-    /// Version 4: layout of version 3, with event type 20 added (NIXL 1.4 and 1.5).
+    /// Version 4.
     V4,
+    /// Version 5 of nixl#2018.
+    V5,
+}
+
+/// What distinguishes a layout from others. Each layout has a file with one of these.
+struct Format {
+    /// Name for operators, also in the configuration.
+    name: &'static str,
+    /// Version in the header.
+    version: i32,
+    header: HeaderLayout,
+    /// Words of one slot.
+    slot_words: usize,
+    /// Decodes one slot without a check of its value.
+    decode: fn(&[u64]) -> Event,
+    /// True if no release of NIXL has it. It is then read only if the configuration has its name.
+    is_experimental: bool,
 }
 
 impl Layout {
     /// All layouts.
-    pub const ALL: [Layout; 5] = [
+    pub const ALL: [Layout; 6] = [
         Layout::V1,
         Layout::V2Named,
         Layout::V2,
         Layout::V3,
         Layout::V4,
+        Layout::V5,
     ];
+
+    const fn format(self) -> &'static Format {
+        match self {
+            Layout::V1 => &v1::FORMAT,
+            Layout::V2Named => &v2_named::FORMAT,
+            Layout::V2 => &v2::FORMAT,
+            Layout::V3 => &v3::FORMAT,
+            Layout::V4 => &v4::FORMAT,
+            Layout::V5 => &v5::FORMAT,
+        }
+    }
 
     /// The version in the header of a ring with this layout.
     #[must_use]
     pub fn version(self) -> i32 {
-        match self {
-            Layout::V1 => 1,
-            Layout::V2Named | Layout::V2 => 2,
-            Layout::V3 => 3,
-            Layout::V4 => 4,
-        }
+        self.format().version
     }
 
     /// The name of the layout for operators.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Layout::V1 => "v1",
-            Layout::V2Named => "v2 named",
-            Layout::V2 => "v2",
-            Layout::V3 => "v3",
-            Layout::V4 => "v4",
-        }
+        self.format().name
+    }
+
+    /// The places of the header's fields.
+    #[must_use]
+    pub fn header(self) -> &'static HeaderLayout {
+        &self.format().header
     }
 
     /// Words of one slot.
     #[must_use]
     pub fn slot_words(self) -> usize {
-        match self {
-            Layout::V1 => 7,
-            Layout::V2Named => 6,
-            Layout::V2 | Layout::V3 | Layout::V4 => 2,
-        }
+        self.format().slot_words
+    }
+
+    /// True if no release of NIXL has this layout.
+    #[must_use]
+    pub fn is_experimental(self) -> bool {
+        self.format().is_experimental
     }
 
     /// Bytes of a ring file with `capacity` slots. `None` if no file can be that long.
     #[must_use]
     pub fn file_len(self, capacity: u64) -> Option<u64> {
         let slot = 8 * self.slot_words() as u64;
-        capacity.checked_mul(slot)?.checked_add(HEADER_LEN as u64)
+        capacity
+            .checked_mul(slot)?
+            .checked_add(self.header().bytes() as u64)
     }
 
     /// The number of slots in a file of this many bytes. `None` if it is not a whole number.
     fn slots(self, size: u64) -> Option<u64> {
-        let slots = size.checked_sub(HEADER_LEN as u64)? / (8 * self.slot_words() as u64);
+        let slots =
+            size.checked_sub(self.header().bytes() as u64)? / (8 * self.slot_words() as u64);
         (self.file_len(slots) == Some(size)).then_some(slots)
     }
 
-    /// True if a ring of some layout has this many bytes.
+    /// True if a ring of a released layout has this many bytes.
     #[must_use]
     pub fn fits_any(size: u64) -> bool {
-        let mut slots = Self::ALL.iter().filter_map(|layout| layout.slots(size));
+        let mut slots = Self::released().filter_map(|layout| layout.slots(size));
         slots.any(u64::is_power_of_two)
+    }
+
+    /// The layouts of releases. Sizes of other layouts are those of many unrelated files.
+    fn released() -> impl Iterator<Item = Self> {
+        Self::ALL
+            .into_iter()
+            .filter(|layout| !layout.is_experimental())
+    }
+
+    /// The layouts that no release has.
+    pub fn experimental() -> impl Iterator<Item = Self> {
+        Self::ALL
+            .into_iter()
+            .filter(|layout| layout.is_experimental())
     }
 
     /// True if a file of this many bytes has a whole number of slots of some layout. NIXL makes such a file before it finds that
@@ -225,7 +329,10 @@ impl Layout {
     /// v1, and only with 365 slots, or 512 more, and so on.
     fn has_whole_slots(size: u64) -> bool {
         const PAGE: u64 = 4096;
-        size % PAGE != 0 && Self::ALL.iter().any(|layout| layout.slots(size).is_some())
+        let is_experimental = |layout: Self| layout.slots(size).is_some_and(u64::is_power_of_two);
+        size % PAGE != 0
+            && (Self::released().any(|layout| layout.slots(size).is_some())
+                || Self::experimental().any(is_experimental))
     }
 
     /// Decodes one slot of [`Layout::slot_words`] words. The type is `None` if this version does not have it, or if the value is
@@ -239,15 +346,7 @@ impl Layout {
     /// Decodes one slot without a check of its value.
     #[inline]
     pub(crate) fn decode_raw(self, slot: &[u64]) -> Event {
-        let kind = match self {
-            Layout::V1 => named(&slot[1..6]),
-            Layout::V2Named => named(&slot[..5]),
-            Layout::V2 => numbered(halves(slot[0])[1], EventType::NoTelemetry),
-            // The upper half is padding that NIXL does not clear.
-            Layout::V3 => numbered(halves(slot[0])[0], EventType::NoTelemetry),
-            Layout::V4 => numbered(halves(slot[0])[0], EventType::EventsDropped),
-        };
-        Event::new(kind, slot[slot.len() - 1])
+        (self.format().decode)(slot)
     }
 }
 

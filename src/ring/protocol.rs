@@ -8,7 +8,7 @@
 use super::fingerprint::{self, Fingerprint, FingerprintBuilder, Slot};
 use crate::error::RingFault;
 use crate::event::{Event, Events, Totals};
-use crate::ring::layout::{CAPACITY, HEADER_WORDS, Layout, READ_POS, VERSIONS, WRITE_POS};
+use crate::ring::layout::{Layout, VERSIONS};
 use crate::shm::ReadWord;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
@@ -154,6 +154,7 @@ impl<'a, W: Load> Consumer<'a, W> {
             Layout::V2 => self.copy::<2>(from, end, events, |slot| Layout::V2.decode_raw(slot)),
             Layout::V3 => self.copy::<2>(from, end, events, |slot| Layout::V3.decode_raw(slot)),
             Layout::V4 => self.copy::<2>(from, end, events, |slot| Layout::V4.decode_raw(slot)),
+            Layout::V5 => self.copy::<2>(from, end, events, |slot| Layout::V5.decode_raw(slot)),
         };
         // The slots are loaded before the positions are loaded again.
         W::fence(Acquire);
@@ -296,7 +297,7 @@ impl<'a, W: Load> Consumer<'a, W> {
         let at = |pos: u64| {
             let pos =
                 usize::try_from(pos).expect("a position within the capacity, which was mapped");
-            HEADER_WORDS + pos * len
+            self.shape.layout.header().words + pos * len
         };
         &self.words[at(first)..at(end)]
     }
@@ -307,13 +308,14 @@ impl<'a, W: Load> Consumer<'a, W> {
     /// The ring no longer has this shape, or a position lies outside of it.
     pub fn positions(&self) -> Result<(u64, u64), RingFault> {
         let (words, capacity) = (self.words, self.shape.capacity);
-        let write_pos = words[WRITE_POS].load(Relaxed);
+        let header = self.shape.layout.header();
+        let write_pos = words[header.write_pos].load(Relaxed);
         // Pairs with the producer's release store of write_pos: the slots are loaded after it. On read-only memory only relaxed
         // loads are defined (std::sync::atomic), so a fence follows a relaxed load.
         W::fence(Acquire);
-        let read_pos = words[READ_POS].load(Relaxed);
+        let read_pos = words[header.read_pos].load(Relaxed);
         if words[VERSIONS].load(Relaxed) != self.shape.versions
-            || words[CAPACITY].load(Relaxed) != capacity
+            || words[header.capacity].load(Relaxed) != capacity
         {
             return Err(RingFault::Reformatted);
         }
@@ -342,7 +344,8 @@ impl<W: Word> Consumer<'_, W> {
     /// The `read_pos` that is there instead, since another reader or a restart moved it. Nothing was changed.
     pub fn release(&self, from: u64, end: u64) -> Result<(), u64> {
         // Release: after the loads of the slots. Pairs with the producer's acquire load of read_pos.
-        self.words[READ_POS].swap_from(from, end, Release).map(drop)
+        let read_pos = &self.words[self.shape.layout.header().read_pos];
+        read_pos.swap_from(from, end, Release).map(drop)
     }
 }
 
@@ -383,11 +386,12 @@ mod tests {
             capacity: 16,
             versions: (4 << 32) | 4,
         };
-        let len = HEADER_WORDS + 16 * Layout::V4.slot_words();
+        let header = shape.layout.header();
+        let len = header.words + 16 * Layout::V4.slot_words();
         let mut words: Vec<_> = (0..len).map(|_| Moving::default()).collect();
         words[VERSIONS].value.set(shape.versions);
-        words[CAPACITY].value.set(shape.capacity);
-        words[WRITE_POS].moves = true;
+        words[header.capacity].value.set(shape.capacity);
+        words[header.write_pos].moves = true;
         assert!(Consumer::new(&words, shape).producer_state().is_ok());
     }
 }

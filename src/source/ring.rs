@@ -10,6 +10,7 @@ use crate::error::{Rejection, RingFault};
 use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::checkpoint::{Checkpoint, RingIdentity};
 use crate::ring::gaps::Gaps;
+use crate::ring::layout::Layout;
 use crate::ring::{Ring, sparse};
 use crate::shm::{self, HeaderPoll};
 use crate::source::context::DrainContext;
@@ -157,6 +158,12 @@ impl RingReader {
         self.checkpoint
             .followed
             .then(|| times.fold(next_check, Instant::min))
+    }
+
+    /// Layout of the mapped file.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.ring.shape.layout
     }
 
     pub(super) fn header_poll(&self) -> Option<HeaderPoll> {

@@ -23,7 +23,12 @@ const CAPACITY: u64 = 8;
 pub fn run(input: &[u8]) {
     guard_against_sigbus().expect("a handler");
     let mut input = Input(input);
-    let world = World::new(Layout::ALL[usize::from(input.u8() % 5)]);
+    let layout = match input.u8() {
+        200.. => Layout::V5,
+        layout => Layout::ALL[usize::from(layout % 5)],
+    };
+    let world = World::new(layout);
+    let places = layout.header();
     let (before, after) = (u64::from(input.u8()), u64::from(input.u8()));
     // As many events as fit: one drain may leave the last of them.
     let push = |events| (0..events).map(|_| u64::from(world.push())).sum::<u64>();
@@ -39,18 +44,23 @@ pub fn run(input: &[u8]) {
     for _ in 0..count {
         let (word, value) = (u64::from(input.u8()), input.u64());
         // Small values, so that most are valid positions.
-        world.put(word % 8, if value >> 56 == 0 { value % 16 } else { value });
+        world.put(
+            word % places.first_slot.max(8),
+            if value >> 56 == 0 { value % 16 } else { value },
+        );
     }
     spoil(&world.state(), &mut input);
     let ring = fs::read(world.ring()).expect("there");
-    let read_pos = world.word(1);
+    let read_pos = world.word(places.read_pos);
 
     let agents = world.start(3);
     // In the ring, only read_pos was changed, to a valid position.
     let now = fs::read(world.ring()).expect("there");
     assert!(now.len() == ring.len());
-    assert!(now[..8] == ring[..8] && now[16..] == ring[16..]);
-    assert!(world.word(1) == read_pos || world.word(1) < CAPACITY);
+    let at = usize::try_from(8 * places.read_pos).expect("small");
+    assert!(now[..at] == ring[..at] && now[at + 8..] == ring[at + 8..]);
+    let read = world.word(places.read_pos);
+    assert!(read == read_pos || read < CAPACITY);
     let mut names = HashSet::new();
     for agent in agents.iter() {
         assert_instance_name(&agent.name.instance);
@@ -94,6 +104,7 @@ impl World {
             }],
             // No process has the ring mapped, and a process scan would take long.
             proc_facts: false,
+            experimental_layouts: pmdanixl::ring::layout::Layout::experimental().collect(),
             ..Config::default()
         };
         let world = Self {
@@ -102,11 +113,12 @@ impl World {
             config,
         };
         let version = u64::from(layout.version());
-        let header = [0, 0, (version << 32) | version, CAPACITY, CAPACITY - 1];
-        let mut bytes = header.map(u64::to_le_bytes).as_flattened().to_vec();
-        let len = 40 + CAPACITY * layout.slot_size();
-        bytes.resize(usize::try_from(len).expect("short"), 0);
-        fs::write(world.ring(), bytes).expect("room");
+        let places = layout.header();
+        let len = layout.file_size(CAPACITY).expect("small");
+        fs::write(world.ring(), vec![0; usize::try_from(len).expect("short")]).expect("room");
+        world.put(places.versions, (version << 32) | version);
+        world.put(places.capacity, CAPACITY);
+        world.put(places.mask, CAPACITY - 1);
         world
     }
 
@@ -134,21 +146,24 @@ impl World {
 
     /// Pushes an event of 1 byte as NIXL does. Returns false if the ring is full.
     fn push(&self) -> bool {
-        let (pos, kind) = (self.word(0), Kind::TxBytes);
+        let places = self.layout.header();
+        let (pos, kind) = (self.word(places.write_pos), Kind::TxBytes);
         let next = (pos + 1) % CAPACITY;
-        if next == self.word(1) {
+        if next == self.word(places.read_pos) {
             return false;
         }
         let slot = self
             .layout
             .slot(pos, kind.name(), kind.raw(), kind.category(), 1);
-        write(&self.ring(), &slot, 40 + pos * self.layout.slot_size());
-        self.put(0, next);
+        let at = 8 * places.first_slot + pos * self.layout.slot_size();
+        write(&self.ring(), &slot, at);
+        self.put(places.write_pos, next);
         true
     }
 
-    fn word(&self, word: usize) -> u64 {
+    fn word(&self, word: u64) -> u64 {
         let bytes = fs::read(self.ring()).expect("there");
+        let word = usize::try_from(word).expect("small");
         u64::from_le_bytes(std::array::from_fn(|index| bytes[8 * word + index]))
     }
 

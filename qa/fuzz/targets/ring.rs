@@ -3,22 +3,16 @@
 //! A ring file: its header is checked, it is mapped, and what is taken from it is compared with what stands in the file, which
 //! changes between the steps.
 
-use super::wire::{Kind, Layout};
+use super::wire::{Header as Places, Kind, Layout};
 use super::{Input, assert_one_line};
 use pmdanixl::error::RingFault;
 use pmdanixl::event::{Event, EventType, Events, Totals};
-use pmdanixl::ring::layout::{HEADER_LEN, Header};
+use pmdanixl::ring::layout::{Header, MAX_HEADER_WORDS};
 use pmdanixl::ring::protocol::Consumer;
 use pmdanixl::ring::{Batch, Ring};
 use pmdanixl::shm::{ReadWord, guard_against_sigbus};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-
-// The header, in words.
-const WRITE_POS: u64 = 0;
-const READ_POS: u64 = 1;
-const VERSIONS: u64 = 2;
-const CAPACITY: u64 = 3;
 
 /// The longest file.
 const MAX_LEN: u64 = 1 << 16;
@@ -56,26 +50,36 @@ impl World {
         if shape == 255 {
             file.write_all_at(input.0, 0).expect("room");
         } else {
-            let layout = Layout::ALL[usize::from(shape % 5)];
+            let layout = match shape {
+                200.. => Layout::V5,
+                _ => Layout::ALL[usize::from(shape % 5)],
+            };
             let capacity = 1 << (shape / 5 % 8);
             let (write_pos, read_pos) = (u64::from(input.u8()), u64::from(input.u8()));
             let version = u64::from(layout.version());
+            let places = layout.header();
             let header = [
-                write_pos % capacity,
-                read_pos % capacity,
-                (version << 32) | version,
-                capacity,
-                capacity - 1,
+                (places.write_pos, write_pos % capacity),
+                (places.read_pos, read_pos % capacity),
+                (places.versions, (version << 32) | version),
+                (places.capacity, capacity),
+                (places.mask, capacity - 1),
             ];
-            let len = 40 + capacity * layout.slot_size();
-            file.write_all_at(input.0, 40).expect("room");
-            file.set_len(len).expect("room");
-            file.write_all_at(header.map(u64::to_le_bytes).as_flattened(), 0)
+            file.write_all_at(input.0, 8 * places.first_slot)
                 .expect("room");
+            file.set_len(layout.file_size(capacity).expect("small"))
+                .expect("room");
+            for (word, value) in header {
+                file.write_all_at(&value.to_le_bytes(), 8 * word)
+                    .expect("room");
+            }
         }
         let size = file.metadata().expect("open").len();
-        let mut bytes = [0; HEADER_LEN];
-        file.read_exact_at(&mut bytes, 0).ok()?;
+        let mut bytes = [0; 8 * MAX_HEADER_WORDS];
+        let read = file.read_at(&mut bytes, 0).expect("open");
+        if read < 40 {
+            return None;
+        }
         let header = Header::from_bytes(&bytes);
         let found = header.check(size);
         let expected = layout_of(&file, size);
@@ -112,24 +116,31 @@ impl World {
             3 => self.push(number, value),
             4 => self.look(value, value >> 32),
             5 => self.release(value >> 32, value & 0xffff_ffff),
-            6 => self.put(number % 5, value),
+            6 => self.put(number % self.places().first_slot, value),
             7 => self.put(
-                5 + (value >> 32) % (MAX_LEN / 8),
+                self.places().first_slot + (value >> 32) % (MAX_LEN / 8),
                 number * (value & 0xffff_ffff),
             ),
             // Nothing, or at least the header: what is stored behind the end of a file is in no file.
             8 => {
                 let len = value % MAX_LEN;
-                let len = if len < 40 { 0 } else { len };
+                let len = if len < 8 * self.places().first_slot {
+                    0
+                } else {
+                    len
+                };
                 self.file.set_len(len).expect("room");
             }
             // Started anew, as NIXL does it.
             _ => {
-                (0..3).for_each(|word| self.put(word, 0));
+                let places = self.places();
+                for word in [places.write_pos, places.read_pos, places.versions] {
+                    self.put(word, 0);
+                }
                 let version = u64::from(self.layout.version());
-                self.put(CAPACITY, self.capacity);
-                self.put(VERSIONS, version);
-                self.put(VERSIONS, (version << 32) | version);
+                self.put(places.capacity, self.capacity);
+                self.put(places.versions, version);
+                self.put(places.versions, (version << 32) | version);
             }
         }
     }
@@ -152,7 +163,7 @@ impl World {
                 return None;
             }
         };
-        assert_eq!(batch.from, self.word(READ_POS));
+        assert_eq!(batch.from, self.word(self.places().read_pos));
         self.compare(&batch, &events, limit);
         Some(batch)
     }
@@ -172,7 +183,7 @@ impl World {
         let mask = self.capacity - 1;
         let len = batch.end.wrapping_sub(batch.from) & mask;
         assert!(batch.from < self.capacity && batch.end < self.capacity);
-        assert_eq!(batch.producer.write_pos, self.word(WRITE_POS));
+        assert_eq!(batch.producer.write_pos, self.word(self.places().write_pos));
         let pending = batch.producer.write_pos.wrapping_sub(batch.from) & mask;
         assert_eq!(
             len,
@@ -213,17 +224,21 @@ impl World {
 
     /// Moves `read_pos` if it is at `from`, and changes nothing else.
     fn release(&self, from: u64, end: u64) {
-        let before = self.bytes();
+        let (before, read_pos) = (self.bytes(), self.places().read_pos);
         match self.ring.release(from, end) {
             Ok(Ok(())) => {
-                assert_eq!((self.word(READ_POS), field(&before, 8)), (end, from));
+                assert_eq!(
+                    (self.word(read_pos), field(&before, 8 * read_pos)),
+                    (end, from)
+                );
             }
-            Ok(Err(found)) => assert_eq!(found, field(&before, 8)),
+            Ok(Err(found)) => assert_eq!(found, field(&before, 8 * read_pos)),
             Err(fault) => return assert_eq!(fault, RingFault::Truncated),
         }
         let after = self.bytes();
         assert!(before.len() == after.len());
-        assert!(before[..8] == after[..8] && before[16..] == after[16..]);
+        let at = usize::try_from(8 * read_pos).expect("small");
+        assert!(before.get(..at) == after.get(..at) && before.get(at + 8..) == after.get(at + 8..));
     }
 
     /// What looks at slots takes any position, and sees the same as long as nobody writes.
@@ -247,25 +262,30 @@ impl World {
     fn push(&self, kind: u64, value: u64) {
         let kind = Kind::ALL[usize::try_from(kind % 21).expect("small")];
         let mask = self.capacity - 1;
-        let (pos, read_pos) = (self.word(WRITE_POS) & mask, self.word(READ_POS));
+        let (pos, read_pos) = (
+            self.word(self.places().write_pos) & mask,
+            self.word(self.places().read_pos),
+        );
         if (pos + 1) & mask == read_pos {
             return;
         }
         let slot = self
             .layout
             .slot(pos, kind.name(), kind.raw(), kind.category(), value);
-        let at = 40 + pos * self.layout.slot_size();
+        let at = 8 * self.places().first_slot + pos * self.layout.slot_size();
         self.write(&slot, at);
-        self.put(WRITE_POS, (pos + 1) & mask);
+        self.put(self.places().write_pos, (pos + 1) & mask);
     }
 
     /// Why nothing was taken: the header says so, or the file is or was shorter than the ring.
     fn assert_faulty(&self, fault: RingFault) {
         assert_one_line(&fault.to_string());
-        let outside = self.word(WRITE_POS) >= self.capacity || self.word(READ_POS) >= self.capacity;
+        let outside = self.word(self.places().write_pos) >= self.capacity
+            || self.word(self.places().read_pos) >= self.capacity;
         let version = u64::from(self.layout.version());
         let versions = (version << 32) | version;
-        let other = self.word(VERSIONS) != versions || self.word(CAPACITY) != self.capacity;
+        let other = self.word(self.places().versions) != versions
+            || self.word(self.places().capacity) != self.capacity;
         match fault {
             RingFault::Truncated => {}
             RingFault::Reformatted => assert!(other),
@@ -281,7 +301,7 @@ impl World {
         let (bytes, mut totals) = (self.bytes(), Totals::default());
         for pos in from..from + len {
             let size = self.layout.slot_size();
-            let at = 40 + (pos & (self.capacity - 1)) * size;
+            let at = 8 * self.places().first_slot + (pos & (self.capacity - 1)) * size;
             let slot: Vec<u8> = (at..at + size).map(|at| byte(&bytes, at)).collect();
             let (event, value) = decode(self.layout, &slot);
             totals.count(Event::new(event, value));
@@ -294,6 +314,10 @@ impl World {
         let mut bytes = vec![0; usize::try_from(len).expect("short")];
         self.file.read_exact_at(&mut bytes, 0).expect("so long");
         bytes
+    }
+
+    fn places(&self) -> Places {
+        self.layout.header()
     }
 
     fn word(&self, word: u64) -> u64 {
@@ -324,17 +348,21 @@ fn field(bytes: &[u8], at: u64) -> u64 {
 
 /// Which ring a file is, stated from the format.
 fn layout_of(file: &File, size: u64) -> Option<Layout> {
-    let mut bytes = [0; 40];
-    file.read_exact_at(&mut bytes, 0).ok()?;
-    let [write_pos, read_pos, versions, capacity, mask] =
-        std::array::from_fn(|word| field(&bytes, 8 * word as u64));
-    let layout = Layout::ALL.into_iter().find(|layout| {
-        let version = u64::from(layout.version());
-        let len = u128::from(capacity) * u128::from(layout.slot_size()) + 40;
-        versions == (version << 32) | version && len == u128::from(size)
+    let mut bytes = [0; 512];
+    let read = file.read_at(&mut bytes, 0).expect("open");
+    let word = |word: u64| field(&bytes[..read], 8 * word);
+    let layouts = Layout::WITH_EXPERIMENTAL.into_iter();
+    let layout = { layouts }.find(|layout| {
+        let (version, places) = (u64::from(layout.version()), layout.header());
+        let slots = u128::from(word(places.capacity)) * u128::from(layout.slot_size());
+        let len = slots + 8 * u128::from(places.first_slot);
+        word(places.versions) == (version << 32) | version && len == u128::from(size)
     })?;
-    let good = capacity.is_power_of_two() && mask == capacity - 1;
-    (good && write_pos < capacity && read_pos < capacity).then_some(layout)
+    let places = layout.header();
+    let capacity = word(places.capacity);
+    let good = capacity.is_power_of_two() && word(places.mask) == capacity - 1;
+    let within = |place| word(place) < capacity;
+    (good && within(places.write_pos) && within(places.read_pos)).then_some(layout)
 }
 
 /// An event, stated from the format: where the type, or the name and the value are.
@@ -343,7 +371,7 @@ fn decode(layout: Layout, slot: &[u8]) -> (Option<EventType>, u64) {
         Layout::V1 => (12, 48),
         Layout::V2Named => (4, 40),
         Layout::V2 => (4, 8),
-        Layout::V3 | Layout::V4 => (0, 8),
+        Layout::V3 | Layout::V4 | Layout::V5 => (0, 8),
     };
     let kind = if layout.is_named() {
         let text = &slot[name..name + 32];
@@ -352,7 +380,10 @@ fn decode(layout: Layout, slot: &[u8]) -> (Option<EventType>, u64) {
         let mut kinds = Kind::ALL[..20].iter();
         kinds.position(|kind| kind.name().as_bytes() == text)
     } else {
-        let known = if layout == Layout::V4 { 21 } else { 20 };
+        let known = match layout {
+            Layout::V4 | Layout::V5 => 21,
+            _ => 20,
+        };
         let raw = u32::from_le_bytes(std::array::from_fn(|index| slot[name + index]));
         usize::try_from(raw).ok().filter(|&raw| raw < known)
     };

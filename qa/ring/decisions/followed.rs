@@ -16,7 +16,7 @@ fn batch_left_by_a_kill_counts_once_in_a_ring_followed_later() {
             let more: &[u64] = if read_pos == 12 { &[7, 7] } else { &[] };
             push(&mut ring, more);
             push(&mut ring, &[1_000_000]);
-            daemon.set_read_pos(read_pos);
+            daemon.set_read_pos(Layout::V4, read_pos);
             // The ring is detached, so that another process can drain it.
             daemon.agents = None;
             let drainer = OpenOptions::new()
@@ -53,7 +53,7 @@ fn batch_left_by_a_kill_counts_once_in_a_ring_followed_later() {
     assert_eq!(daemon.drain(), [11, 0, 0]);
     let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
     push(&mut ring, &[100, 1000, 10_000]);
-    daemon.set_read_pos(2);
+    daemon.set_read_pos(Layout::V4, 2);
     daemon.start_as(true, killed);
     assert_eq!(daemon.drain(), [11_111, 1, 0]);
     assert_eq!(ring.read_pos(), 2);
@@ -75,7 +75,7 @@ fn steady() -> (Daemon, RingWriter) {
 fn followed_producer_repeating_its_bytes_is_no_restart() {
     for observe in [false, true] {
         let (mut daemon, mut ring) = steady();
-        daemon.set_read_pos(4);
+        daemon.set_read_pos(Layout::V4, 4);
         push(&mut ring, &[1]);
         daemon.start_as(observe, killed);
         assert_eq!(daemon.drain(), [27, 0, 0], "{observe}");
@@ -85,7 +85,7 @@ fn followed_producer_repeating_its_bytes_is_no_restart() {
     daemon.start_as(true, |_| ());
     assert_eq!(daemon.drain(), [26, 0, 0]);
     for all in 27..32 {
-        daemon.set_read_pos(10);
+        daemon.set_read_pos(Layout::V4, 10);
         push(&mut ring, &[1]);
         assert_eq!(daemon.drain(), [all, 0, 0]);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
-use crate::ring::layout::{CAPACITY, Header, Layout, VERSIONS, WRITE_POS};
+use crate::ring::layout::{Header, HeaderLayout, Layout, VERSIONS};
 use crate::shm::ReadWord;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,6 +25,7 @@ impl RingFixture {
         file.set_len(Layout::V4.file_len(16).expect("small"))
             .expect("space");
         let header = Header {
+            layout: HeaderLayout::PACKED,
             write_pos: 0,
             read_pos: 0,
             version: 4,
@@ -39,7 +40,10 @@ impl RingFixture {
             false,
         )
         .expect("mapped");
-        for (word, value) in [(VERSIONS, (4 << 32) | 4), (CAPACITY, 16)] {
+        for (word, value) in [
+            (VERSIONS, (4 << 32) | 4),
+            (HeaderLayout::PACKED.capacity, 16),
+        ] {
             write_word(&file, word, value);
         }
         let mut fixture = Self {
@@ -104,7 +108,7 @@ impl RingFixture {
 
     /// Sets the position of the producer that is loaded after the slots.
     pub(crate) fn set_write_pos(&self, write_pos: u64) {
-        write_word(&self.file, WRITE_POS, write_pos);
+        write_word(&self.file, HeaderLayout::PACKED.write_pos, write_pos);
     }
 
     /// Identity of the ring after its file was touched.

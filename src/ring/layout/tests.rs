@@ -5,6 +5,7 @@ use super::*;
 fn good(layout: Layout, capacity: u64) -> (Header, u64) {
     let version = layout.version();
     let header = Header {
+        layout: *layout.header(),
         write_pos: 0,
         read_pos: 0,
         version,
@@ -43,11 +44,14 @@ fn file_len_of_default_rings_is_that_of_nixl() {
             Some(196_648),
             Some(65_576),
             Some(65_576),
-            Some(65_576)
+            Some(65_576),
+            Some(66_048)
         ]
     );
     assert!(Layout::fits_any(229_416) && Layout::fits_any(65_576) && Layout::fits_any(56));
     assert!(!Layout::fits_any(65_592) && !Layout::fits_any(40) && !Layout::fits_any(0));
+    // Many unrelated files have the size of an experimental layout.
+    assert!(!Layout::fits_any(66_048));
 }
 
 #[test]
@@ -66,9 +70,9 @@ fn each_wrong_field_has_its_own_rejection() {
         rejection(|h| h.expected_version = 0),
         Rejection::Uninitialised { full: None }
     );
-    let blank = Header::from_words([0; HEADER_WORDS]);
+    let blank = Header::from_words(&[0; MAX_HEADER_WORDS]);
     // NIXL leaves rings of 1,000 slots. UCX leaves files of whole pages in /dev/shm.
-    for layout in Layout::ALL {
+    for layout in Layout::released() {
         let size = layout.file_len(1000).expect("small");
         assert_eq!(
             blank.check(size),
@@ -86,9 +90,9 @@ fn each_wrong_field_has_its_own_rejection() {
         }
     );
     assert_eq!(
-        rejection(|h| (h.version, h.expected_version) = (5, 5)),
+        rejection(|h| (h.version, h.expected_version) = (6, 6)),
         Rejection::Unsupported {
-            version: 5,
+            version: 6,
             newest: 4
         }
     );
@@ -100,19 +104,9 @@ fn each_wrong_field_has_its_own_rejection() {
         rejection(|h| (h.version, h.expected_version) = (256, 256)),
         Rejection::Version { version: 256 }
     );
-    // All words are sevens, as in an unrelated file; then the header of a NIXL branch, with the capacity in word 1.
-    let words = |words| Header::from_words(words).check(size);
-    assert_eq!(
-        words([(7 << 32) | 7; 5]),
-        Err(Rejection::Version { version: 7 })
-    );
-    assert_eq!(
-        words([0, 4096, (5 << 32) | 5, 4095, 0]),
-        Err(Rejection::Unsupported {
-            version: 5,
-            newest: 4
-        })
-    );
+    // All words are sevens, as in an unrelated file.
+    let sevens = Header::from_words(&[(7 << 32) | 7; MAX_HEADER_WORDS]);
+    assert_eq!(sevens.check(size), Err(Rejection::Version { version: 7 }));
     assert_eq!(
         rejection(|h| h.capacity = 1000),
         Rejection::Capacity { capacity: 1000 }
@@ -156,7 +150,10 @@ fn each_wrong_field_has_its_own_rejection() {
 
 #[test]
 fn bytes_and_words_give_the_same_header() {
-    let bytes: [u8; HEADER_LEN] = std::array::from_fn(|at| u8::try_from(at).expect("below 40"));
+    let mut bytes = [0; 8 * MAX_HEADER_WORDS];
+    for (at, byte) in bytes[..40].iter_mut().enumerate() {
+        *byte = u8::try_from(at).expect("below 40");
+    }
     let header = Header::from_bytes(&bytes);
     assert_eq!(header.write_pos, 0x0706_0504_0302_0100);
     assert_eq!(
@@ -164,6 +161,71 @@ fn bytes_and_words_give_the_same_header() {
         (0x1312_1110, 0x1716_1514)
     );
     assert_eq!(header.mask, 0x2726_2524_2322_2120);
+}
+
+/// First words of a file with the capacity 4096 in a version.
+fn words(version: u64, header: HeaderLayout) -> [u64; MAX_HEADER_WORDS] {
+    let mut words = [0; MAX_HEADER_WORDS];
+    words[VERSIONS] = (version << 32) | version;
+    words[header.capacity] = 4096;
+    words[header.mask] = 4095;
+    words
+}
+
+#[test]
+fn header_and_size_tell_the_forms_of_version_5_apart() {
+    let spread = Header::from_words(&words(5, HeaderLayout::SPREAD));
+    let packed = Header::from_words(&words(5, HeaderLayout::PACKED));
+    let later = |version| Rejection::Unsupported { version, newest: 4 };
+    assert_eq!(spread.check(512 + 16 * 4096), Ok(Layout::V5));
+    assert_eq!(
+        spread.check(40 + 16 * 4096),
+        Err(Rejection::Length {
+            version: 5,
+            capacity: 4096,
+            size: 40 + 16 * 4096
+        })
+    );
+    assert_eq!(
+        packed.check(40 + 16 * 4096),
+        Err(Rejection::LibfabricFork { version: 5 })
+    );
+    assert_eq!(packed.check(40 + 24 * 4096), Err(later(5)));
+    for header in [HeaderLayout::SPREAD, HeaderLayout::PACKED] {
+        let header = Header::from_words(&words(6, header));
+        assert_eq!(header.check(512 + 16 * 4096), Err(later(6)));
+    }
+    // A released version with these words has a position outside of it.
+    let released = Header::from_words(&words(4, HeaderLayout::SPREAD));
+    assert!(released.check(40 + 16 * 4095).is_err());
+}
+
+#[test]
+fn positions_of_version_5_are_256_bytes_apart() {
+    let mut words = words(5, HeaderLayout::SPREAD);
+    (words[0], words[32]) = (7, 3);
+    let header = Header::from_words(&words);
+    assert_eq!((header.write_pos, header.read_pos), (7, 3));
+    assert_eq!(header.pending(), 4);
+    words[32] = 4096;
+    let outside = Header::from_words(&words).check(512 + 16 * 4096);
+    assert_eq!(
+        outside,
+        Err(Rejection::Positions {
+            read_pos: 4096,
+            write_pos: 7,
+            capacity: 4096
+        })
+    );
+}
+
+#[test]
+fn experimental_layouts_are_those_without_a_release() {
+    let names: Vec<_> = Layout::experimental().map(Layout::name).collect();
+    assert_eq!(names, ["v5"]);
+    for layout in Layout::released() {
+        assert!(layout.version() <= MAX_VERSION);
+    }
 }
 
 #[test]
@@ -175,6 +237,10 @@ fn type_20_is_unknown_before_version_4() {
     assert_eq!(Layout::V3.decode(&[20, 7]), Event::new(None, 7));
     assert_eq!(Layout::V2.decode(&[20 << 32, 7]), Event::new(None, 7));
     assert_eq!(Layout::V4.decode(&[21, 7]), Event::new(None, 7));
+    assert_eq!(
+        Layout::V5.decode(&[20, 7]),
+        Event::new(Some(EventType::EventsDropped), 7)
+    );
 }
 
 #[test]
