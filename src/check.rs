@@ -185,7 +185,7 @@ pub fn run(
         _ => {}
     }
     summary.silent = nixl_processes.report(&summary.writers, &directories, out)?;
-    nixl_processes.report_transports(config.transport, out)?;
+    nixl_processes.report_transports(config, out)?;
     let stores = (!config.multiproc_dir.is_empty()).then_some(summary.stores);
     let silent = Some(summary.silent).filter(|&count| count > 0);
     let counts = [

@@ -100,6 +100,8 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
 fn run_transport_worker() -> Result<ExitCode, Box<dyn Error>> {
     // Otherwise the name is that of the link to the program.
     set_name(c"pmdanixl")?;
+    // The daemon blocks signals, and a new process inherits that.
+    SigSet::empty().thread_set_mask()?;
     transport::worker::close_inherited()?;
     privilege::limit_reader()?;
     transport::worker::run(stdin().lock(), stdout().lock())?;

@@ -37,6 +37,8 @@ const MIN_SCAN_PERIOD: Duration = Duration::from_secs(1);
 const MAX_READING_AGE: Duration = Duration::from_secs(60);
 /// Limit of processes. Each user gets an equal share of them, its oldest processes first.
 const MAX_PROCESSES: usize = 256;
+/// Number of process scans without NIXL in a process after which its row is removed.
+const MAX_MISSED: u32 = 3;
 /// Limit of processes whose version of NIXL is found out in one scan. Their paths must fit into a pipe.
 const MAX_VERSIONS: usize = 16;
 /// Limit of the path of a library, in bytes.
@@ -57,6 +59,8 @@ pub struct TransportProcess {
     reading: Option<(ProcessReading, Instant)>,
     /// Reason why it could not be read.
     failure: Option<String>,
+    /// Number of process scans that have not found it since the last that has.
+    missed: u32,
     /// True if the version is requested in the present scan.
     is_version_requested: bool,
     /// True if the worker has begun to read the version. Its files may stall the worker, so it is read once.
@@ -72,6 +76,7 @@ impl TransportProcess {
             traffic: None,
             reading: None,
             failure: None,
+            missed: 0,
             is_version_requested: false,
             is_version_read: false,
         }
@@ -141,6 +146,8 @@ impl AgentTransport {
 pub struct Transports {
     scans: TransportScans,
     processes: BTreeMap<ProcessId, TransportProcess>,
+    /// Traffic of processes that run and have no row any more. Their counters go on from it if they have one again.
+    unlisted: HashMap<ProcessId, Traffic>,
     /// When the last scan began. `None`: there was none since there are processes.
     last_scan: Option<Instant>,
     /// True if a process was found since the last scan began.
@@ -154,31 +161,45 @@ impl Transports {
     }
 
     /// Takes over the result of a process scan: the processes that use NIXL, as far as they could be read. Processes of other users than
-    /// `owners` are left out. Returns true if a process is gone.
+    /// `owners` are left out. Returns true if there are other processes than before.
     pub fn set_processes(&mut self, found: &[NixlProcess], owners: Option<&Vec<u32>>) -> bool {
         if self.scans.program.is_none() {
             return false;
         }
         let found_ids: HashSet<ProcessId> = found.iter().map(|process| process.id).collect();
         let mut known = std::mem::take(&mut self.processes);
-        // A process that the scan could not read keeps what was counted.
-        let unread = known.values().map(|process| &process.found);
-        let unread: Vec<NixlProcess> = unread
-            .filter(|process| !found_ids.contains(&process.id) && process.id.is_running())
-            .cloned()
-            .collect();
-        let all = found.iter().chain(&unread);
-        let all = all.filter(|process| owners.is_none_or(|owners| owners.contains(&process.uid)));
-        for found in limited(all) {
-            let process = known.remove(&found.id).map(|process| TransportProcess {
-                found: found.clone(),
-                ..process
-            });
-            self.has_new |= process.is_none();
-            let process = process.unwrap_or_else(|| TransportProcess::new(found.clone()));
-            self.processes.insert(found.id, process);
+        let mut missing = Vec::new();
+        for process in known.values_mut() {
+            match found_ids.contains(&process.found.id) {
+                true => process.missed = 0,
+                false => process.missed += 1,
+            }
+            // The scan may not have been able to read it.
+            if (1..MAX_MISSED).contains(&process.missed) && process.found.id.is_running() {
+                missing.push(process.found.clone());
+            }
         }
-        !known.is_empty()
+        let all = found.iter().chain(&missing);
+        let all = all.filter(|process| owners.is_none_or(|owners| owners.contains(&process.uid)));
+        let mut has_new = false;
+        for found in limited(all) {
+            let process = known.remove(&found.id);
+            has_new |= process.is_none();
+            let process = process.unwrap_or_else(|| TransportProcess {
+                traffic: self.unlisted.remove(&found.id),
+                ..TransportProcess::new(found.clone())
+            });
+            let found = found.clone();
+            let process = TransportProcess { found, ..process };
+            self.processes.insert(process.found.id, process);
+        }
+        let is_changed = has_new || !known.is_empty();
+        self.has_new |= has_new;
+        let unlisted = known.into_values();
+        self.unlisted
+            .extend(unlisted.filter_map(|process| Some((process.found.id, process.traffic?))));
+        self.unlisted.retain(|id, _| id.is_running());
+        is_changed
     }
 
     /// Starts a scan if one is due. Returns the processes whose reading has changed since the last call, `None` if there are none.
@@ -197,14 +218,11 @@ impl Transports {
             (self.last_scan, self.has_new) = (Some(now), false);
             let request = self.request();
             self.scans.start(&request, now);
-            let outdated = self.drop_old_readings(now);
-            if !outdated.is_empty() {
-                return Some(outdated);
-            }
         }
-        let responses = self.scans.poll(now)?.into_iter();
-        let changed = responses.filter_map(|response| self.apply(response, now));
-        Some(changed.collect())
+        let mut changed = self.drop_old_readings(now);
+        let responses = self.scans.poll(now).into_iter();
+        changed.extend(responses.filter_map(|response| self.apply(response, now)));
+        (!changed.is_empty()).then_some(changed)
     }
 
     /// Drops readings that are too old. Returns their processes.
@@ -234,6 +252,7 @@ impl Transports {
             versions += usize::from(library.is_some());
             RequestedProcess {
                 id: process.found.id,
+                uid: process.found.uid,
                 was_counted: process.traffic.is_some(),
                 library,
             }
@@ -243,7 +262,7 @@ impl Transports {
         }
     }
 
-    /// Applies a response. Returns the process if it was read.
+    /// Applies a response. Returns the process if it was read, or has ended.
     fn apply(&mut self, response: Response, now: Instant) -> Option<ProcessId> {
         match response {
             Response::Read(reading) => {
@@ -256,10 +275,7 @@ impl Transports {
                 process.reading = Some((reading, now));
                 Some(process.found.id)
             }
-            Response::Failed(id, None) => {
-                self.processes.remove(&id);
-                None
-            }
+            Response::Failed(id, None) => self.processes.remove(&id).map(|_| id),
             Response::Failed(id, Some(why)) => {
                 let process = self.processes.get_mut(&id)?;
                 if process.failure.as_ref() != Some(&why) {
@@ -287,6 +303,7 @@ impl Transports {
     /// Removes all processes, and ends the worker process.
     pub fn clear(&mut self, now: Instant) {
         self.processes.clear();
+        self.unlisted.clear();
         self.last_scan = None;
         self.scans.stop(now);
     }

@@ -39,11 +39,12 @@ fn rows(link: &mut Link) -> BTreeMap<u32, Tcp> {
             sent,
             received: columns[1][&instance],
             retransmits: columns[2][&instance],
-            connections: columns[3][&instance],
+            // Without a reading of the last minute there are sums only.
+            connections: *columns[3].get(&instance)?,
         };
-        (pid(instance), tcp)
+        Some((pid(instance), tcp))
     };
-    columns[0].iter().map(row).collect()
+    columns[0].iter().filter_map(row).collect()
 }
 
 /// Waits until a process has a row for which a condition holds.

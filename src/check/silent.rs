@@ -7,6 +7,7 @@
 //! likely.
 
 use crate::check::{as_root, transport};
+use crate::config::Config;
 use crate::discovery::directory::Directory;
 use crate::discovery::name;
 use crate::procfs::ancestors;
@@ -105,7 +106,8 @@ impl NixlProcesses {
     ///
     /// # Errors
     /// If the output cannot be written.
-    pub fn report_transports(&self, is_on: bool, out: &mut dyn Write) -> io::Result<()> {
+    pub fn report_transports(&self, config: &Config, out: &mut dyn Write) -> io::Result<()> {
+        let owners = config.owners.as_ref();
         let process = |process: &'_ CheckedProcess| {
             let environ = process.environment.as_ref();
             transport::CheckedTransport {
@@ -116,10 +118,16 @@ impl NixlProcesses {
                 transports: environ
                     .and_then(|(_, environ)| environ.get(transport::NAMES[0]))
                     .map(str::to_owned),
+                is_left_out: owners.is_some_and(|owners| !owners.contains(&process.found.uid)),
             }
         };
+        let off = match (config.proc_facts, config.transport) {
+            (false, _) => Some("proc_facts = false"),
+            (true, false) => Some("transport = false"),
+            (true, true) => None,
+        };
         let processes: Vec<_> = self.found.iter().map(process).collect();
-        transport::report(&processes, is_on, out)
+        transport::report(&processes, off, out)
     }
 }
 

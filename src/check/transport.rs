@@ -29,19 +29,26 @@ pub struct CheckedTransport {
     pub version: Option<String>,
     /// UCX_TLS in its environment, or in that of its nearest ancestor with a readable one.
     pub transports: Option<String>,
+    /// True if `owners` of the configuration leaves its user out.
+    pub is_left_out: bool,
 }
 
-/// Prints what is known of the transports of processes, with warnings. `is_on` is false if the configuration has `transport = false`.
+/// Prints what is known of the transports of processes, with warnings. `off` is the setting that switches reading sockets off.
 ///
 /// # Errors
 /// If the output cannot be written.
-pub fn report(processes: &[CheckedTransport], is_on: bool, out: &mut dyn Write) -> io::Result<()> {
+pub fn report(
+    processes: &[CheckedTransport],
+    off: Option<&str>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     if !processes.is_empty() {
         writeln!(out, "processes that use NIXL, and their transports:")?;
     }
     let host = rdma_devices_of_host();
     for process in processes {
-        let devices = sockets::probe(process.id, is_on);
+        let is_read = off.is_none() && !process.is_left_out;
+        let devices = sockets::probe(process.id, is_read);
         let of_host = match (&devices, host.len()) {
             (_, 0) => ", the host has no RDMA device".to_owned(),
             (Ok(devices), count) => format!(", {devices} of {count} RDMA devices open"),
@@ -49,13 +56,17 @@ pub fn report(processes: &[CheckedTransport], is_on: bool, out: &mut dyn Write) 
         };
         writeln!(
             out,
-            "  pid {} ({}: NIXL {}, backends {}{of_host}",
+            "  pid {} ({}: NIXL {}, backends {}{of_host}{}",
             process.id.pid,
             process.title,
             process.version.as_deref().unwrap_or("of unknown version"),
             process.backends,
+            match process.is_left_out {
+                true => ", left out by owners",
+                false => "",
+            }
         )?;
-        let unreadable = devices.as_ref().err().filter(|_| is_on).map(unreadable);
+        let unreadable = devices.as_ref().err().filter(|_| is_read).map(unreadable);
         let without_rdma = match devices {
             Ok(0) if !host.is_empty() => without_rdma(process, &host),
             _ => Vec::new(),
@@ -64,11 +75,8 @@ pub fn report(processes: &[CheckedTransport], is_on: bool, out: &mut dyn Write) 
             writeln!(out, "    {WARNING}{warning}")?;
         }
     }
-    if !is_on {
-        writeln!(
-            out,
-            "note: transport = false: what they transfer by TCP is not read"
-        )?;
+    if let Some(off) = off {
+        writeln!(out, "note: {off}: what they transfer by TCP is not read")?;
     }
     Ok(())
 }
@@ -86,7 +94,7 @@ fn unreadable(err: &io::Error) -> String {
                     "kernel.yama.ptrace_scope is 3, which forbids it to every process".to_owned()
                 }
                 _ => format!(
-                    "another user's process needs CAP_SYS_PTRACE, which owners = the PMDA's own user leaves out{}",
+                    "a process of another user, or one that has made itself not dumpable, needs CAP_SYS_PTRACE, which owners = the PMDA's own user leaves out{}",
                     as_root()
                 ),
             }
@@ -109,7 +117,8 @@ fn without_rdma(process: &CheckedTransport, host: &[String]) -> Vec<String> {
         ));
     }
     let pid = process.id.pid;
-    if fs::metadata(format!("/proc/{pid}/root/dev/infiniband")).is_err() {
+    let in_container = fs::metadata(format!("/proc/{pid}/root/dev/infiniband"));
+    if in_container.is_err_and(|err| err.kind() == io::ErrorKind::NotFound) {
         found.push(format!(
             "/dev/infiniband is not in its container, so that it cannot use {devices}: give the container the devices"
         ));

@@ -55,8 +55,14 @@ impl<K: Copy + Eq> KeyedInstances<K> {
 
     /// Replaces all instances: id, name and key of each.
     pub fn replace(&mut self, wanted: &[(u32, String, K)]) {
-        let by_id: HashMap<u32, K> = wanted.iter().map(|(id, _, key)| (*id, *key)).collect();
-        let unwanted = self.iter().filter(|(id, key)| by_id.get(id) != Some(key));
+        let by_id: HashMap<u32, (&[u8], K)> = { wanted.iter() }
+            .map(|(id, name, key)| (*id, (name.as_bytes(), *key)))
+            .collect();
+        let present = self.instances.iter().filter_map(|(id, name)| {
+            let id = id.unsigned_abs();
+            Some((id, (name.to_bytes(), self.get(id)?)))
+        });
+        let unwanted = present.filter(|(id, instance)| by_id.get(id) != Some(instance));
         let unwanted = unwanted.map(|(id, _)| id).collect();
         self.remove(&unwanted);
         for (id, name, key) in wanted {

@@ -2,6 +2,7 @@
 
 //! The daemon's side of the worker process: starts it, sends requests, and receives what it has read. Never waits for it.
 
+use crate::procfs::process;
 use crate::rights::privilege;
 use crate::transport::protocol::{Request, Response};
 use nix::errno::Errno;
@@ -25,6 +26,8 @@ pub struct WorkerProcess {
     child: Child,
     requests: ChildStdin,
     responses: ChildStdout,
+    /// Bytes of a request that did not fit into the pipe yet.
+    unsent: Vec<u8>,
     /// Bytes of responses that were not taken yet.
     received: Vec<u8>,
 }
@@ -58,18 +61,44 @@ impl WorkerProcess {
             child,
             requests,
             responses,
+            unsent: Vec::new(),
             received: Vec::new(),
         })
     }
 
-    /// Sends a request. The worker must have responded to the last one.
+    /// Sends a request, as far as it fits into the pipe: [`WorkerProcess::receive`] sends the rest. The worker must have responded to the
+    /// last one.
     ///
     /// # Errors
-    /// The worker has ended, or does not read.
+    /// The worker has ended.
     pub fn send(&mut self, request: &Request) -> io::Result<()> {
-        let mut line = serde_json::to_vec(request)?;
-        line.push(b'\n');
-        self.requests.write_all(&line)
+        self.unsent = serde_json::to_vec(request)?;
+        self.unsent.push(b'\n');
+        self.send_rest()
+    }
+
+    fn send_rest(&mut self) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            match self.requests.write(&self.unsent) {
+                Ok(len) => drop(self.unsent.drain(..len)),
+                Err(err) if err.raw_os_error() == Some(Errno::EAGAIN as i32) => break,
+                Err(err) => return Err(err),
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills the process, and waits until it has ended.
+    #[cfg(test)]
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("our child");
+    }
+
+    /// True if the process is stopped by a signal.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        process::is_stopped(self.child.id())
     }
 
     /// Returns the next response; `None` if there is none yet.
@@ -77,6 +106,7 @@ impl WorkerProcess {
     /// # Errors
     /// The worker has ended, or its response is invalid.
     pub fn receive(&mut self) -> io::Result<Option<Response>> {
+        self.send_rest()?;
         loop {
             if let Some(end) = self.received.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.received.drain(..=end).collect();

@@ -9,8 +9,11 @@ use crate::transport::protocol::{ProcessReading, Traffic};
 use crate::transport::sockets::OpenFiles;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Limit of peers of a process in a reading: those with the most bytes.
+/// Limit of peers of a process in a reading: those whose open connections have had the most bytes.
 const MAX_PEERS: usize = 64;
+
+/// Number of scans after which a connection that is not found any more is forgotten.
+const KEPT_SCANS: u64 = 6;
 
 /// Connections of all processes, as they were read last.
 #[derive(Debug, Default)]
@@ -79,25 +82,28 @@ impl KnownConnections {
             reading.traffic += added;
             weighted += f64::from(connection.rtt) * added.bytes() as f64;
             if let Some(peer) = connection.peer {
-                *peers.entry(peer).or_insert_with(Traffic::default) += added;
+                let (sum, all) = peers.entry(peer).or_insert((Traffic::default(), 0_u64));
+                *sum += added;
+                *all = all.saturating_add(connection.traffic.bytes());
             }
         }
         let bytes = reading.traffic.bytes();
         reading.rtt = (bytes > 0).then(|| weighted / bytes as f64);
-        reading.peers = peers.into_iter().collect();
-        reading
-            .peers
-            .sort_by_key(|(_, traffic)| std::cmp::Reverse(traffic.bytes()));
-        reading.peers.truncate(MAX_PEERS);
+        let mut peers: Vec<_> = peers.into_iter().collect();
+        peers.sort_by_key(|(_, (_, all))| std::cmp::Reverse(*all));
+        peers.truncate(MAX_PEERS);
+        let peers = peers.into_iter();
+        reading.peers = peers.map(|(peer, (added, _))| (peer, added)).collect();
         reading
     }
 
-    /// Ends a scan. Forgets connections that a process has closed, and processes other than `running`.
+    /// Ends a scan. Forgets connections that a process has closed, and processes other than `running`. A connection that was not found
+    /// may be there still: a thread can move it to another descriptor during a scan.
     pub fn end_scan(&mut self, running: &HashSet<ProcessId>) {
         let (scan, unread) = (self.scan, &self.unread);
         self.processes.retain(|id| running.contains(id));
         self.connections
-            .retain(|_, known| known.scan == scan || unread.contains(&known.process));
+            .retain(|_, known| scan - known.scan < KEPT_SCANS || unread.contains(&known.process));
     }
 }
 
@@ -160,9 +166,17 @@ mod tests {
             [35]
         );
         assert_eq!(scan(&mut connections, true, &[(1, &[(8, 5)])]), [0]);
-        // The kernel never gives a cookie to a second socket.
-        assert_eq!(scan(&mut connections, true, &[(1, &[(8, 4)])]), [0]);
-        assert_eq!(connections.connections.len(), 1);
+        // It was disconnected, and connected again.
+        assert_eq!(scan(&mut connections, true, &[(1, &[(8, 4)])]), [4]);
+        // A scan has missed one.
+        assert_eq!(
+            scan(&mut connections, true, &[(1, &[(7, 131), (8, 4)])]),
+            [1]
+        );
+        for _ in 0..KEPT_SCANS {
+            assert_eq!(scan(&mut connections, true, &[(1, &[(8, 4)])]), [0]);
+        }
+        assert_eq!(connections.connections.len(), 1, "one is closed");
     }
 
     #[test]
@@ -218,7 +232,9 @@ mod tests {
         connections.leave_out(process(1));
         connections.end_scan(&[process(1)].into());
         assert_eq!(scan(&mut connections, true, &[(1, &[(7, 104)])]), [4]);
-        assert_eq!(scan(&mut connections, true, &[]), [0; 0]);
+        for _ in 0..KEPT_SCANS {
+            assert_eq!(scan(&mut connections, true, &[]), [0; 0]);
+        }
         assert!(connections.connections.is_empty() && connections.processes.is_empty());
     }
 

@@ -5,8 +5,10 @@
 use crate::transport::protocol::Traffic;
 use std::net::IpAddr;
 
-/// Limit of peers of an agent. A peer without a connection is replaced first.
+/// Limit of peers of an agent that have a row: those with the most bytes.
 pub const MAX_PEERS: usize = 16;
+/// Limit of peers whose traffic is kept. A peer that has a row again goes on from its last value.
+const MAX_KEPT: usize = 256;
 /// Numbers for peers.
 const NUMBERS: u32 = 64;
 
@@ -19,55 +21,67 @@ pub struct Peer {
     pub traffic: Traffic,
     /// Number below 64, which no other peer of the agent has now.
     pub number: u32,
-    /// True if the last reading had a connection to it.
-    is_connected: bool,
 }
 
 /// Peers of an agent.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
+    /// Peers with a row.
     all: Vec<Peer>,
+    /// Traffic of other peers.
+    others: Vec<(IpAddr, Traffic)>,
 }
 
 impl Peers {
     /// Adds the traffic since the last reading.
     pub fn add(&mut self, reading: &[(IpAddr, Traffic)]) {
-        for peer in &mut self.all {
-            peer.is_connected = reading.iter().any(|(address, _)| *address == peer.address);
-        }
         for &(address, traffic) in reading {
-            let known = self.all.iter().position(|peer| peer.address == address);
-            if let Some(at) = known.or_else(|| self.insert(address)) {
-                self.all[at].traffic += traffic;
+            if let Some(peer) = self.all.iter_mut().find(|peer| peer.address == address) {
+                peer.traffic += traffic;
+                continue;
             }
+            let mut sum = traffic;
+            if let Some(at) = self.others.iter().position(|(other, _)| *other == address) {
+                sum += self.others.swap_remove(at).1;
+            }
+            if let Some((address, traffic)) = self.insert(address, sum) {
+                self.others.push((address, traffic));
+            }
+        }
+        if self.others.len() > MAX_KEPT {
+            self.others
+                .sort_by_key(|(_, traffic)| std::cmp::Reverse(traffic.bytes()));
+            self.others.truncate(MAX_KEPT);
         }
     }
 
-    /// Adds a peer, and returns its position. `None`: all 16 have connections.
-    fn insert(&mut self, address: IpAddr) -> Option<usize> {
-        let at = match self.all.len() {
-            len @ ..MAX_PEERS => len,
-            _ => self.all.iter().position(|peer| !peer.is_connected)?,
-        };
+    /// Gives a peer a row. Returns the peer that has none now: this one, or one with fewer bytes.
+    fn insert(&mut self, address: IpAddr, traffic: Traffic) -> Option<(IpAddr, Traffic)> {
+        let mut displaced = None;
+        if self.all.len() >= MAX_PEERS {
+            let least =
+                { self.all.iter().enumerate() }.min_by_key(|(_, peer)| peer.traffic.bytes());
+            let (at, least) = least?;
+            if least.traffic.bytes() >= traffic.bytes() {
+                return Some((address, traffic));
+            }
+            displaced = Some((least.address, least.traffic));
+            self.all.remove(at);
+        }
         // A peer has the same number after a restart of the daemon, unless another one has it.
         let first = first_number(address);
         let numbers = (0..NUMBERS).map(|step| (first + step) % NUMBERS);
         let is_free = |number: &u32| self.all.iter().all(|peer| peer.number != *number);
         let number = { numbers }.find(is_free)?;
-        let peer = Peer {
+        self.all.push(Peer {
             address,
-            traffic: Traffic::default(),
+            traffic,
             number,
-            is_connected: true,
-        };
-        match at < self.all.len() {
-            true => self.all[at] = peer,
-            false => self.all.push(peer),
-        }
-        Some(at)
+        });
+        displaced
     }
 
-    /// Returns all peers.
+    /// Returns the peers that have a row.
     pub fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.all.iter()
     }
@@ -116,47 +130,72 @@ mod tests {
         assert_eq!((found, peers.get(63)), (Some(6), None));
     }
 
-    #[test]
-    fn peer_keeps_its_place_while_it_is_connected() {
-        let mut peers = Peers::default();
-        peers.add(&reading(0..16));
-        let before: Vec<Peer> = peers.iter().copied().collect();
-        // Those with the most bytes come first in a reading.
-        let mut more = reading(0..40);
-        for _ in 0..40 {
-            more.rotate_left(1);
-            peers.add(&more);
-        }
-        let kept = peers.iter().zip(&before);
-        let is_same = |(now, before): (&Peer, &Peer)| {
-            (now.address, now.number) == (before.address, before.number)
-                && now.traffic.sent == 1 + 40
+    /// Sums of the peers with a row, by the last byte of their address.
+    fn sums(peers: &Peers) -> Vec<(u8, u64)> {
+        let last = |peer: &Peer| match peer.address {
+            IpAddr::V4(address) => address.octets()[3],
+            IpAddr::V6(_) => unreachable!("none is added"),
         };
-        assert!(peers.iter().count() == MAX_PEERS && { kept }.all(is_same));
+        let mut sums: Vec<_> = { peers.iter() }
+            .map(|peer| (last(peer), peer.traffic.sent))
+            .collect();
+        sums.sort_unstable();
+        sums
     }
 
     #[test]
-    fn closed_peer_gives_room_to_another() {
+    fn peers_with_the_most_bytes_have_rows() {
         let mut peers = Peers::default();
-        peers.add(&reading(0..17));
-        assert_eq!(peers.iter().count(), MAX_PEERS);
-        peers.add(&reading(1..17));
-        let address = |last: u8| IpAddr::from([10, 0, 0, last]);
-        let find = |last| peers.iter().find(|peer| peer.address == address(last));
-        assert_eq!(find(16).map(|peer| peer.traffic.sent), Some(1));
-        assert_eq!(find(0), None);
-        let mut other = Peers::default();
-        other.add(&reading(16..17));
+        peers.add(&reading(0..16));
+        // As many bytes displace nobody, not even a peer without a connection.
+        peers.add(&reading(16..250));
         assert_eq!(
-            find(16).map(|peer| peer.number),
-            other.iter().next().map(|peer| peer.number)
+            sums(&peers),
+            (0..16).map(|last| (last, 1)).collect::<Vec<_>>()
         );
+        for _ in 0..3 {
+            peers.add(&reading(20..21));
+        }
+        assert!(sums(&peers).contains(&(20, 4)), "also those without a row");
+        assert_eq!(peers.iter().count(), MAX_PEERS);
+    }
+
+    #[test]
+    fn counters_of_a_displaced_peer_go_on_when_it_returns() {
+        let mut peers = Peers::default();
+        peers.add(&reading(0..1));
+        for _ in 0..2 {
+            peers.add(&reading(1..17));
+        }
+        assert!(!sums(&peers).iter().any(|(last, _)| *last == 0));
+        peers.add(&reading(0..1));
+        peers.add(&reading(0..1));
+        assert!(sums(&peers).contains(&(0, 3)), "{:?}", sums(&peers));
+        // Those with the fewest bytes are forgotten first.
+        for octet in 0..4 {
+            let others = (0..=255).map(|last| ([10, 1, octet, last].into(), Traffic::default()));
+            peers.add(&others.collect::<Vec<_>>());
+        }
+        assert!(peers.others.len() == MAX_KEPT && sums(&peers).contains(&(0, 3)));
+    }
+
+    #[test]
+    fn numbers_are_unique_and_come_from_the_address() {
+        let (mut peers, mut other) = (Peers::default(), Peers::default());
+        peers.add(&reading(16..17));
+        other.add(&reading(0..2));
+        other.add(&reading(16..17));
+        let number = |peers: &Peers| peers.iter().last().map(|peer| peer.number);
+        assert_eq!(number(&peers), number(&other));
         for first in 0..200 {
-            peers.add(&reading(first..first + 16));
+            for _ in 0..=first {
+                peers.add(&reading(first..first + 16));
+            }
             let mut numbers: Vec<u32> = peers.iter().map(|peer| peer.number).collect();
             numbers.sort_unstable();
             numbers.dedup();
-            assert!(numbers.len() == MAX_PEERS && numbers.iter().all(|number| *number < NUMBERS));
+            let count = peers.iter().count();
+            assert!(numbers.len() == count && numbers.iter().all(|number| *number < NUMBERS));
         }
     }
 }

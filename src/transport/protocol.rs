@@ -20,6 +20,8 @@ pub struct Request {
 pub struct RequestedProcess {
     /// Process.
     pub id: ProcessId,
+    /// User.
+    pub uid: u32,
     /// True if the daemon has counted connections of the process before. A new worker does not know how much of them.
     pub was_counted: bool,
     /// libnixl in the mount namespace of the process, if its version is requested.
@@ -76,9 +78,15 @@ impl Traffic {
         self.sent.saturating_add(self.received)
     }
 
-    /// What was added since an earlier reading.
+    /// What was added since an earlier reading. A socket that was disconnected and connected again begins at 0.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
+        if self.sent < earlier.sent
+            || self.received < earlier.received
+            || self.retransmits < earlier.retransmits
+        {
+            return *self;
+        }
         Self {
             sent: self.sent.saturating_sub(earlier.sent),
             received: self.received.saturating_sub(earlier.received),

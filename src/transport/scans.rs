@@ -29,7 +29,6 @@ struct RunningScan {
     /// Process that is being read.
     process: Option<ProcessId>,
     progress_at: Instant,
-    responses: Vec<Response>,
 }
 
 #[derive(Debug)]
@@ -65,12 +64,11 @@ impl TransportScans {
         if self.waiting() >= MAX_ABANDONED {
             return;
         }
-        match self.send(request) {
+        match self.send(request, now) {
             Ok(()) => {
                 self.running = Some(RunningScan {
                     process: None,
                     progress_at: now,
-                    responses: Vec::new(),
                 });
             }
             Err(err) => self.fail(&err, now),
@@ -91,19 +89,29 @@ impl TransportScans {
             .count()
     }
 
-    fn send(&mut self, request: &Request) -> io::Result<()> {
-        let worker = match (&mut self.worker, &self.program) {
-            (Some(worker), _) => worker,
-            (none, Some(program)) => none.insert(WorkerProcess::start(program)?),
-            (None, None) => return Ok(()),
-        };
-        worker.send(request)
+    fn send(&mut self, request: &Request, now: Instant) -> io::Result<()> {
+        if let Some(worker) = &mut self.worker
+            && worker.send(request).is_ok()
+        {
+            return Ok(());
+        }
+        // There is none, or it was killed since the last scan.
+        self.stop(now);
+        match &self.program {
+            Some(program) => self
+                .worker
+                .insert(WorkerProcess::start(program)?)
+                .send(request),
+            None => Ok(()),
+        }
     }
 
-    /// Returns the responses of a scan that has ended; `None` while it goes on or if there is none. A scan that fails has the responses
-    /// until then.
-    pub fn poll(&mut self, now: Instant) -> Option<Vec<Response>> {
-        let running = self.running.as_mut()?;
+    /// Returns the responses since the last call.
+    pub fn poll(&mut self, now: Instant) -> Vec<Response> {
+        let mut responses = Vec::new();
+        let Some(running) = self.running.as_mut() else {
+            return responses;
+        };
         let failure = loop {
             let received = match &mut self.worker {
                 Some(worker) => worker.receive(),
@@ -116,17 +124,18 @@ impl TransportScans {
                         running.process = Some(process);
                     }
                     running.progress_at = now;
-                    running.responses.push(response);
+                    responses.push(response);
                 }
                 Ok(None) if now.saturating_duration_since(running.progress_at) < STALL_TIMEOUT => {
-                    return None;
+                    return responses;
                 }
                 Ok(None) => break Some(None),
                 Err(err) => break Some(Some(err)),
             }
         };
-        let process = running.process;
-        let responses = std::mem::take(&mut running.responses);
+        // A worker that someone has stopped does not wait for the process.
+        let is_stopped = self.worker.as_ref().is_some_and(WorkerProcess::is_stopped);
+        let process = running.process.filter(|_| !is_stopped);
         match failure {
             None => self.has_failed = false,
             Some(Some(err)) => self.fail(&err, now),
@@ -136,7 +145,7 @@ impl TransportScans {
             },
         }
         self.running = None;
-        Some(responses)
+        responses
     }
 
     /// Ends the worker process. The next scan starts another. Where none follows, a later call reaps the process.
@@ -182,6 +191,7 @@ impl TransportScans {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::protocol::RequestedProcess;
     use std::path::Path;
     use std::process::Command;
     use std::time::Duration;
@@ -211,13 +221,12 @@ mod tests {
     /// Runs a scan. Returns its responses, and `None` if it did not start.
     fn run(scans: &mut TransportScans) -> Option<Vec<Response>> {
         scans.start(&Request::default(), Instant::now());
+        let mut responses = scans.is_running().then(Vec::new);
         while scans.is_running() {
-            if let Some(responses) = scans.poll(Instant::now()) {
-                return Some(responses);
-            }
+            responses.as_mut()?.extend(scans.poll(Instant::now()));
             std::thread::yield_now();
         }
-        None
+        responses
     }
 
     #[test]
@@ -258,19 +267,18 @@ mod tests {
         let mut scans = scans(directory.path(), script);
         let start = Instant::now();
         scans.start(&Request::default(), start);
-        while scans
-            .running
-            .as_ref()
-            .is_some_and(|scan| scan.process.is_none())
-        {
-            assert_eq!(scans.poll(start), None);
+        let mut responses = Vec::new();
+        while responses.is_empty() {
+            responses = scans.poll(start);
         }
+        assert_eq!(responses.len(), 1);
         assert_eq!(
             scans.poll(start + STALL_TIMEOUT - Duration::from_millis(1)),
-            None
+            []
         );
-        let responses = scans.poll(start + STALL_TIMEOUT).expect("abandoned");
-        assert_eq!(responses.len(), 1);
+        assert!(scans.is_running());
+        assert_eq!(scans.poll(start + STALL_TIMEOUT), []);
+        assert!(!scans.is_running(), "abandoned");
         let process = ProcessId {
             pid: 4_194_304,
             start: 9,
@@ -283,6 +291,54 @@ mod tests {
         assert!(scans.is_skipped(process), "for ten minutes");
         scans.reap(start + STALL_TIMEOUT + SKIP_TIME);
         assert!(!scans.is_skipped(process));
+    }
+
+    #[test]
+    fn stopped_worker_is_blamed_on_no_process() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let script = "echo '{\"Begun\":{\"pid\":7,\"start\":9}}'; kill -STOP $$";
+        let mut scans = scans(directory.path(), script);
+        let start = Instant::now();
+        scans.start(&Request::default(), start);
+        while scans.poll(start).is_empty() {}
+        while !scans.worker.as_ref().expect("it runs").is_stopped() {
+            std::thread::yield_now();
+        }
+        scans.poll(start + STALL_TIMEOUT);
+        assert!(!scans.is_running() && !scans.is_skipped(ProcessId { pid: 7, start: 9 }));
+        assert_eq!(run(&mut scans), Some(Vec::new()));
+    }
+
+    #[test]
+    fn worker_killed_between_two_scans_costs_no_scan() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut scans = scans(directory.path(), "exit 0");
+        assert_eq!(run(&mut scans), Some(Vec::new()));
+        assert_eq!(run(&mut scans), Some(Vec::new()));
+        scans.worker.as_mut().expect("it runs").kill();
+        assert_eq!(run(&mut scans), Some(Vec::new()));
+        assert!(scans.worker.is_some() && !scans.has_failed);
+    }
+
+    #[test]
+    fn request_that_is_longer_than_a_pipe_is_sent_in_parts() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut scans = scans(directory.path(), "exit 0");
+        run(&mut scans);
+        let process = RequestedProcess {
+            id: ProcessId { pid: 7, start: 9 },
+            uid: 0,
+            was_counted: false,
+            library: Some("x".repeat(1 << 18).into()),
+        };
+        let request = Request {
+            processes: vec![process; 4],
+        };
+        scans.start(&request, Instant::now());
+        while scans.is_running() {
+            scans.poll(Instant::now());
+        }
+        assert!(scans.worker.is_some() && !scans.has_failed);
     }
 
     #[test]

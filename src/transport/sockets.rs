@@ -54,9 +54,13 @@ pub fn read(id: ProcessId) -> io::Result<OpenFiles> {
     for_each_file(id.pid, |fd, target| {
         if is_rdma_device(&target) {
             devices.insert(target);
-        } else if is_socket(&target) && sockets.insert(target) {
-            let copy = copies.make(&process, fd)?;
-            files.connections.extend(copy.and_then(connection));
+        } else if is_socket(&target)
+            && !sockets.contains(&target)
+            && let Some(copy) = copies.make(&process, fd)?
+        {
+            files.connections.extend(connection(copy));
+            // Not before: another descriptor may be the same socket.
+            sockets.insert(target);
         }
         Ok(())
     })?;
@@ -123,9 +127,11 @@ fn for_each_file(
         let Some(fd) = name.to_str().ok().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // Fails if the file was closed meanwhile.
-        if let Ok(target) = readlinkat(directory.as_fd(), &*name) {
-            visit(fd, target)?;
+        match readlinkat(directory.as_fd(), &*name) {
+            Ok(target) => visit(fd, target)?,
+            // The file was closed meanwhile.
+            Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno.into()),
         }
     }
     Ok(())

@@ -133,6 +133,37 @@ fn process_that_a_scan_could_not_read_keeps_its_sums() {
 }
 
 #[test]
+fn process_without_a_row_goes_on_from_its_sums() {
+    let own = ProcessId::of(std::process::id()).expect("it runs");
+    let process = NixlProcess {
+        id: own,
+        ..found(0, 7, b"/l")
+    };
+    let mut transports = transports(std::slice::from_ref(&process));
+    apply(&mut transports, reading(own, 5));
+    let sent = |transports: &Transports| transports.get(own)?.traffic.map(|all| all.sent);
+    // Older ones of its user, of which none runs, have all rows.
+    let older = |pid| NixlProcess {
+        id: ProcessId { pid, start: 0 },
+        ..found(pid, 7, b"/l")
+    };
+    let many: Vec<_> = { 1 << 30.. }.take(MAX_PROCESSES).map(older).collect();
+    assert!(transports.set_processes(&[&many[..], std::slice::from_ref(&process)].concat(), None));
+    assert_eq!(sent(&transports), None);
+    assert!(transports.set_processes(std::slice::from_ref(&process), None));
+    assert_eq!(sent(&transports), Some(5));
+    // Then it has no NIXL any more.
+    for _ in 1..MAX_MISSED {
+        assert!(!transports.set_processes(&[], None));
+        assert_eq!(sent(&transports), Some(5));
+    }
+    assert!(transports.set_processes(&[], None));
+    assert_eq!((sent(&transports), transports.iter().count()), (None, 0));
+    assert!(transports.set_processes(&[process], None));
+    assert_eq!(sent(&transports), Some(5));
+}
+
+#[test]
 fn old_reading_has_no_share_and_leaves_the_sums() {
     let mut transports = transports(&[found(1, 0, b"/l")]);
     let (now, mut agent) = (Instant::now(), AgentTransport::default());

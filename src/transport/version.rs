@@ -4,6 +4,7 @@
 
 use crate::base::file::LIST_FLAGS;
 use nix::dir::Dir;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
 use std::path::{Component, Path, PathBuf};
 
@@ -41,8 +42,13 @@ fn below(root: &Path, library: &Path) -> Option<String> {
         .to_str()?;
     let package = directory.trim_start_matches('.').split('.').next()?;
     let start = format!("{package}-");
-    let packages = root.join(packages.strip_prefix("/").ok()?);
-    let mut directory = Dir::open(&packages, LIST_FLAGS, Mode::empty()).ok()?;
+    let root = open(root, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
+    // The path of a mapped file has no links. A link that the process has put there since could lead anywhere.
+    let how = OpenHow::new()
+        .flags(LIST_FLAGS)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+    let packages = openat2(root, packages.strip_prefix("/").ok()?, how).ok()?;
+    let mut directory = Dir::from_fd(packages).ok()?;
     directory
         .iter()
         .take(MAX_NAMES)

@@ -10,7 +10,7 @@ use crate::base::file::list_names_at;
 use crate::procfs::process::{ProcessId, has_ended};
 use crate::transport::known_connections::KnownConnections;
 use crate::transport::protocol::{ProcessReading, Request, RequestedProcess, Response};
-use crate::transport::{sockets, version};
+use crate::transport::{SCAN_PERIOD, sockets, version};
 use nix::unistd::close;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufRead, Write};
@@ -18,19 +18,23 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time of a scan, as a mean. Each process gets an equal share: after a reading that took n times its share, n scans go without the
-/// process. So no process makes another one wait for its turn.
-const SCAN_TIME: Duration = Duration::from_secs(1);
-
-/// Limit of the pause of a process, in scans: five minutes.
-const MAX_PAUSE: u32 = 30;
+/// Time that the processes of all users together may take in each [`SCAN_PERIOD`], as a mean. Each user gets an equal share. A user
+/// whose processes have used it up, or more, is left out until it is paid back. So no user makes another one wait for long.
+const SCAN_TIME: Duration = Duration::from_millis(500);
+/// Limit of the shares that a user pays back, so that its readings are never older than a minute for that reason.
+const MAX_DEBT: u32 = 4;
 
 /// State of the worker between two scans.
 #[derive(Debug, Default)]
 struct Worker {
     connections: KnownConnections,
-    /// Scans that go without a process.
-    pauses: HashMap<ProcessId, u32>,
+    /// Time that each user has used and has not paid back.
+    used: HashMap<u32, Duration>,
+    /// Number of the scan that read a process last.
+    last_read: HashMap<ProcessId, u64>,
+    /// Number of the current scan.
+    scan: u64,
+    began: Option<Instant>,
 }
 
 /// Closes all descriptors except standard input, output and error: those that pmcd has left open in the daemon. A worker that cannot end
@@ -72,16 +76,14 @@ impl Worker {
         request: &Request,
         mut respond: impl FnMut(&Response) -> io::Result<()>,
     ) -> io::Result<()> {
-        let processes = u32::try_from(request.processes.len()).unwrap_or(u32::MAX);
-        let share = SCAN_TIME / processes.max(1);
         let running: HashSet<ProcessId> = request.processes.iter().map(|one| one.id).collect();
-        self.pauses.retain(|id, _| running.contains(id));
+        self.last_read.retain(|id, _| running.contains(id));
+        self.scan += 1;
+        let share = self.pay_back(&request.processes);
         self.connections.begin_scan();
-        for process in &request.processes {
-            let id = process.id;
-            let pause = self.pauses.entry(id).or_default();
-            if *pause > 0 {
-                *pause -= 1;
+        for process in self.in_order(&request.processes) {
+            let (id, uid) = (process.id, process.uid);
+            if self.used[&uid] >= share {
                 self.connections.leave_out(id);
                 continue;
             }
@@ -97,13 +99,40 @@ impl Worker {
                     Response::Failed(id, why)
                 }
             };
-            let times = start.elapsed().as_nanos() / share.as_nanos().max(1);
-            let pause = u32::try_from(times).map_or(MAX_PAUSE, |times| times.min(MAX_PAUSE));
-            self.pauses.insert(id, pause);
+            self.last_read.insert(id, self.scan);
+            let used = self.used.entry(uid).or_default();
+            *used = (*used + start.elapsed()).min(share * MAX_DEBT);
             respond(&response)?;
         }
         self.connections.end_scan(&running);
         respond(&Response::Done)
+    }
+
+    /// Pays back what each user has used, for the time since the last scan. Returns the share of a user.
+    fn pay_back(&mut self, processes: &[RequestedProcess]) -> Duration {
+        let users: HashSet<u32> = processes.iter().map(|process| process.uid).collect();
+        let share = SCAN_TIME / u32::try_from(users.len()).unwrap_or(u32::MAX).max(1);
+        let now = Instant::now();
+        let since = self.began.replace(now).map(|began| now - began);
+        let periods = since.unwrap_or_default().as_secs_f64() / SCAN_PERIOD.as_secs_f64();
+        let paid = share.mul_f64(periods.min(f64::from(MAX_DEBT)));
+        self.used.retain(|uid, _| users.contains(uid));
+        for uid in users {
+            let used = self.used.entry(uid).or_default();
+            *used = used.saturating_sub(paid);
+        }
+        share
+    }
+
+    /// Returns processes in the order in which they are read: first those of users that have paid back all; then those that were not
+    /// read for longest; then the oldest, which is their order in the request.
+    fn in_order<'a>(&self, processes: &'a [RequestedProcess]) -> Vec<&'a RequestedProcess> {
+        let mut all: Vec<_> = processes.iter().collect();
+        all.sort_by_key(|process| {
+            let has_debt = !self.used[&process.uid].is_zero();
+            (has_debt, self.last_read.get(&process.id).copied())
+        });
+        all
     }
 
     fn read(&mut self, process: &RequestedProcess) -> io::Result<ProcessReading> {
@@ -116,5 +145,81 @@ impl Worker {
                 .connections
                 .add(process.id, process.was_counted, &files)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, uid: u32) -> RequestedProcess {
+        RequestedProcess {
+            id: ProcessId {
+                pid,
+                start: pid.into(),
+            },
+            uid,
+            was_counted: false,
+            library: None,
+        }
+    }
+
+    fn order(worker: &Worker, processes: &[RequestedProcess]) -> Vec<u32> {
+        let all = worker.in_order(processes);
+        all.iter().map(|process| process.id.pid).collect()
+    }
+
+    #[test]
+    fn user_that_used_more_than_its_share_is_read_last() {
+        let all = [process(1, 7), process(2, 8), process(3, 7)];
+        let mut worker = Worker::default();
+        let share = worker.pay_back(&all);
+        assert_eq!(share, SCAN_TIME / 2, "of two users");
+        assert_eq!(order(&worker, &all), [1, 2, 3]);
+        // The first one took long, and the third was left out.
+        worker.used.insert(7, 4 * share);
+        worker.last_read = all[..2].iter().map(|one| (one.id, 1)).collect();
+        assert_eq!(order(&worker, &all), [2, 3, 1]);
+        // Paid back by time, not by scans: those of the next second change little.
+        worker.pay_back(&all);
+        assert!(worker.used[&7] > 3 * share);
+        worker.began = Instant::now().checked_sub(SCAN_PERIOD * 4);
+        worker.pay_back(&all);
+        assert_eq!(worker.used[&7], Duration::ZERO);
+        worker.pay_back(&all[..1]);
+        assert_eq!(worker.used.len(), 1, "one user is gone");
+    }
+
+    #[test]
+    fn user_with_a_debt_is_left_out_and_others_are_read() {
+        let own = ProcessId::of(std::process::id()).expect("it runs");
+        let all = [7, 8].map(|uid| RequestedProcess {
+            id: own,
+            ..process(0, uid)
+        });
+        let request = Request {
+            processes: all.to_vec(),
+        };
+        let mut worker = Worker::default();
+        let users = |worker: &mut Worker| {
+            let mut count = 0;
+            let respond = |response: &Response| {
+                count += u32::from(matches!(response, Response::Begun(_)));
+                Ok(())
+            };
+            worker.scan(&request, respond).expect("no pipe");
+            count
+        };
+        assert_eq!(users(&mut worker), 2);
+        worker.used.insert(7, SCAN_TIME);
+        assert_eq!(users(&mut worker), 1);
+        worker.began = Instant::now().checked_sub(SCAN_PERIOD * MAX_DEBT);
+        assert_eq!(users(&mut worker), 2);
+        assert!(
+            worker
+                .used
+                .values()
+                .all(|used| *used <= SCAN_TIME * MAX_DEBT)
+        );
     }
 }

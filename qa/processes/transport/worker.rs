@@ -62,7 +62,8 @@ fn killed_worker_moves_no_counter_back() {
         last = rows(&mut link)[&pid];
     }
     let messages = home.log().matches("the process that reads sockets").count();
-    assert_eq!(messages, 2, "{}", home.log());
+    // A kill between two scans costs nothing.
+    assert!(messages <= 2, "{}", home.log());
     // A process that no worker has counted before counts as a whole.
     let mut new = Process::start(&home);
     new.run(&format!("one = connect({to}); send(one, 5000)"));
