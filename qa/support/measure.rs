@@ -81,9 +81,16 @@ pub struct Use {
     pub memory: u64,
     /// Resident memory with mapped files, in KiB.
     pub resident: u64,
+    /// Number of open files without pipes: the worker that reads sockets has two, and runs if any process of the host uses NIXL.
     pub descriptors: usize,
     /// Number of mappings of files in the directory.
     pub mappings: usize,
+}
+
+/// True if a descriptor is a pipe. False if it was closed meanwhile.
+fn is_pipe(descriptor: &fs::DirEntry) -> bool {
+    let target = fs::read_link(descriptor.path());
+    target.is_ok_and(|target| target.to_string_lossy().starts_with("pipe:"))
 }
 
 impl Use {
@@ -108,7 +115,9 @@ impl Use {
         Self {
             memory: field("RssAnon:"),
             resident: field("VmRSS:"),
-            descriptors: fs::read_dir(proc.join("fd")).expect("it runs").count(),
+            descriptors: { fs::read_dir(proc.join("fd")).expect("it runs") }
+                .filter(|entry| !is_pipe(entry.as_ref().expect("listed")))
+                .count(),
             mappings: read("maps").matches(&place).count(),
         }
     }
