@@ -39,7 +39,7 @@ const MAX_READING_AGE: Duration = Duration::from_secs(60);
 const MAX_PROCESSES: usize = 256;
 /// Number of process scans without NIXL in a process after which its row is removed.
 const MAX_MISSED: u32 = 3;
-/// Limit of processes whose version of NIXL is found out in one scan. Their paths must fit into a pipe.
+/// Limit of processes whose version of NIXL is found out in one scan. With so many paths a request fits into a pipe.
 const MAX_VERSIONS: usize = 16;
 /// Limit of the path of a library, in bytes.
 const MAX_PATH: usize = 1024;

@@ -49,13 +49,13 @@ impl Collector {
                 let same = source
                     .as_ring()
                     .is_none_or(|ring| !config.observe && ring.mode == Mode::Drain);
-                let is_named = is_configured
+                let is_wanted = is_configured
                     && source
                         .as_ring()
                         .is_none_or(|ring| config.reads(ring.layout()))
                     && owners.is_none_or(|owners| owners.contains(&source.file.facts.uid));
-                is_to_be_found |= is_named && !same;
-                same && is_named
+                is_to_be_found |= is_wanted && !same;
+                same && is_wanted
             });
             if had_files && !is_to_be_found && !agent.has_files() {
                 agent.withdraw(Instant::now());

@@ -147,7 +147,7 @@ mod tests {
     fn peers_with_the_most_bytes_have_rows() {
         let mut peers = Peers::default();
         peers.add(&reading(0..16));
-        // As many bytes displace nobody, not even a peer without a connection.
+        // As many bytes do not displace a peer, also one without a connection.
         peers.add(&reading(16..250));
         assert_eq!(
             sums(&peers),

@@ -142,7 +142,7 @@ fn process_without_a_row_goes_on_from_its_sums() {
     let mut transports = transports(std::slice::from_ref(&process));
     apply(&mut transports, reading(own, 5));
     let sent = |transports: &Transports| transports.get(own)?.traffic.map(|all| all.sent);
-    // Older ones of its user, of which none runs, have all rows.
+    // Older processes of its user, which have ended, have all rows.
     let older = |pid| NixlProcess {
         id: ProcessId { pid, start: 0 },
         ..found(pid, 7, b"/l")
