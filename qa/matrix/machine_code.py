@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""machine_code.py PROGRAM: checks the instructions of an aarch64 build of pmdanixl that access the positions of a ring.
+"""machine_code.py [PROGRAM]: checks the instructions of an aarch64 build of pmdanixl that access the positions of a ring.
 
 Where src/ring/protocol.rs has acquire or release, the instructions must have it too. In each inlined copy, the fence must directly
 follow the load of write_pos, before all later loads. The program's debug information maps instructions to source lines, also of
-inlined functions.
+inlined functions. Without PROGRAM, it only checks itself, and that the source has the lines it looks for.
 """
 
 import re
@@ -19,10 +19,10 @@ SOURCE = "src/ring/protocol.rs"
 RELEASE = re.compile(r"(casl|casal|stlxr|bl\s+\S+ <__aarch64_cas8_(rel|acq_rel)>)")
 FENCE = re.compile(r"dmb\s+(ishld|ish)\b")
 WANTED = [
-    ("the compare-and-swap of read_pos", ".swap_from(from, upto, Release)", RELEASE),
+    ("the compare-and-swap of read_pos", ".swap_from(from, end, Release)", RELEASE),
     ("the fences between positions and slots", "W::fence(Acquire)", FENCE),
 ]
-LOAD = ("loads of write_pos, each followed by its fence", "words[WRITE_POS].load(Relaxed)")
+LOAD = ("loads of write_pos, each followed by its fence", "words[header.write_pos].load(Relaxed)")
 # Instructions that access memory.
 ACCESS = re.compile(r"(ld|st|cas|swp|dmb|bl\s.*<__aarch64_)")
 
@@ -83,17 +83,25 @@ def self_test():
     assert FENCE.match("dmb ish") and not FENCE.match("dmb ishst")
 
 
+def line_numbers(text):
+    """Returns the numbers of the source lines that contain a text."""
+    with open(SOURCE, encoding="utf-8") as source:
+        numbers = [number for number, line in enumerate(source, 1) if text in line]
+    assert numbers, f"{SOURCE} has no line with {text}"
+    return numbers
+
+
 def main():
     self_test()
+    numbers = {text: line_numbers(text) for text in [text for _, text, _ in WANTED] + [LOAD[1]]}
+    if len(sys.argv) < 2:
+        return False
     program = sys.argv[1]
-    source = open(SOURCE, encoding="utf-8").read().splitlines()
     found, routines = instructions(program)
     stacks = lines(program, [address for address, _, _ in found])
     failed = False
     for what, text, wanted in WANTED:
-        numbers = [number for number, line in enumerate(source, 1) if text in line]
-        assert numbers, f"{SOURCE} has no line with {text}"
-        for number in numbers:
+        for number in numbers[text]:
             ends = f"{SOURCE}:{number}"
             # Only instructions that are inlined from std's atomics. The others of the line are bounds checks.
             codes = [
@@ -111,15 +119,13 @@ def main():
                 failed = True
                 print(f"FAIL {what}, line {number}: {shown}")
     what, text = LOAD
-    numbers = {number for number, line in enumerate(source, 1) if text in line}
-    assert numbers, f"{SOURCE} has no line with {text}"
     accesses = []
     for address, code, function in found:
         stack = stacks[int(address, 16)]
         own = {int(line.rsplit(":", 1)[1]) for line in stack if re.search(re.escape(SOURCE) + r":\d+$", line)}
         if own and "/sync/atomic.rs:" in stack[0] and "[sp" not in code:
             accesses.append((function, own, code))
-    count, bad = unfenced(accesses, numbers)
+    count, bad = unfenced(accesses, set(numbers[text]))
     print(f"{'FAIL' if bad or not count else 'ok'} {what}: {count} times{''.join(chr(10) + '    ' + one for one in bad)}")
     failed = failed or bool(bad) or not count
     for routine, codes in routines.items():

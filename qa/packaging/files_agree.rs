@@ -8,6 +8,7 @@ mod render;
 use pmdanixl::metrics::{DOMAIN, INDOMS, METRICS, Semantics, Units, ValueType};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn project(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
@@ -53,6 +54,12 @@ fn manual_page_has_every_option() {
         };
         assert!(page.contains(&name), "pmdanixl.1 does not have {name}");
     }
+}
+
+#[test]
+fn machine_code_check_finds_its_source_lines() {
+    let script = project("qa/matrix/machine_code.py");
+    crate::support::run(Command::new(script).current_dir(project(".")));
 }
 
 /// Reference in docs/metrics.md: a table for each instance domain, then one for metrics with one value.
