@@ -14,7 +14,7 @@ use crate::transport::TransportProcess;
 use crate::transport::peers::Peer;
 
 pub mod control;
-pub mod peers;
+pub mod slowness;
 mod table;
 pub use table::METRICS;
 

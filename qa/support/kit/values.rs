@@ -5,7 +5,7 @@
 use super::{Core, Running};
 use pmdanixl::agents::Agent;
 use pmdanixl::metrics::control::Control;
-use pmdanixl::metrics::peers;
+use pmdanixl::metrics::slowness;
 use pmdanixl::metrics::{self, METRICS, Metric, ValueSource};
 use pmdanixl::stats::bucket_bounds::BucketBounds;
 use pmdanixl::stats::histogram::Bounds;
@@ -72,7 +72,7 @@ impl Core {
             ValueSource::Event(event) => Some(metrics::Value::U64(agent.total(event))),
             ValueSource::Agent(get) => get.value(agent),
             ValueSource::Slowness => {
-                let all = peers::slowness(self.running().instances());
+                let all = slowness::of_agents(self.running().instances());
                 let mut own = all.into_iter().filter(|&(id, _)| agent.id == Some(id));
                 own.next()
                     .map(|(_, slowness)| metrics::Value::F64(slowness))

@@ -3,7 +3,7 @@
 //! Values of a fetch.
 
 use super::Server;
-use crate::metrics::{self, AGENTS, CONTROL, HOST, PEERS, PROCESSES, Value, ValueSource, peers};
+use crate::metrics::{self, AGENTS, CONTROL, HOST, PEERS, PROCESSES, Value, ValueSource, slowness};
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
 use crate::pcp::{self, buckets, cluster_and_item, indom, sys};
@@ -66,7 +66,7 @@ impl Server {
                 ValueSource::Slowness => {
                     // Agents that are not requested are still peers.
                     let is_requested = is_requested(AGENTS);
-                    for (id, slowness) in peers::slowness(all()) {
+                    for (id, slowness) in slowness::of_agents(all()) {
                         push(id, Some(Value::F64(slowness)).filter(|_| is_requested(id)));
                     }
                 }

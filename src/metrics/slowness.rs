@@ -15,7 +15,7 @@ const LABELS: [&str; 5] = ["engine", "role", "pod_uid", "container_id", "slurm_j
 
 /// Key of a peer group: the values that peers have in common, as far as they are known.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct PeerGroup {
+struct ComparedAgents {
     labels: [Option<String>; 5],
     user: Option<String>,
     /// Directory, if none of the labels is known. Otherwise it is ignored, because each rank may have a directory of
@@ -23,7 +23,7 @@ struct PeerGroup {
     directory: Option<PathBuf>,
 }
 
-impl PeerGroup {
+impl ComparedAgents {
     fn of(agent: &Agent) -> Self {
         let facts = agent.labelled_facts();
         let known = |label| facts.get(label).map(str::to_owned);
@@ -62,11 +62,11 @@ impl Medians {
 /// Returns instance id and slowness of each agent: its median transfer time, divided by the mean of those of its peers.
 /// Agents without transfers in the last minute are left out.
 #[must_use]
-pub fn slowness<'a>(agents: impl Iterator<Item = (u32, &'a Agent)>) -> Vec<(u32, f64)> {
-    let agents =
-        agents.filter_map(|(id, agent)| Some((id, PeerGroup::of(agent), agent.xfer_time(50)?)));
+pub fn of_agents<'a>(agents: impl Iterator<Item = (u32, &'a Agent)>) -> Vec<(u32, f64)> {
+    let agents = agents
+        .filter_map(|(id, agent)| Some((id, ComparedAgents::of(agent), agent.xfer_time(50)?)));
     let agents = Vec::from_iter(agents);
-    let mut groups: HashMap<&PeerGroup, Medians> = HashMap::new();
+    let mut groups: HashMap<&ComparedAgents, Medians> = HashMap::new();
     for (_, group, median) in &agents {
         groups.entry(group).or_default().add(*median);
     }
@@ -109,7 +109,7 @@ mod tests {
 
     /// Returns slownesses rounded to halves, because medians have an error of a few percent.
     fn rounded_slowness(agents: &[Agent]) -> Vec<(u32, f64)> {
-        let found = slowness((0..).zip(agents));
+        let found = of_agents((0..).zip(agents));
         let round = |value: f64| (value * 2.0).round() / 2.0;
         found
             .into_iter()
@@ -180,7 +180,8 @@ mod tests {
 
     #[test]
     fn peer_group_has_one_engine_container_and_user() {
-        let group = |facts: Facts, directory| PeerGroup::of(&agent(Some(facts), directory, None));
+        let group =
+            |facts: Facts, directory| ComparedAgents::of(&agent(Some(facts), directory, None));
         let vllm = || of("vllm");
         // Ranks of a job may each have a directory of their own.
         assert_eq!(group(vllm(), "/a"), group(vllm(), "/b"));
