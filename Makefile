@@ -16,10 +16,11 @@ help:
 	@echo "make torture        2,000 kills of each kind under load, a kill after each instruction of a drain, six failures"
 	@echo "                    of each system call on rings and state, hostile files, 50 restarts of real NIXL"
 	@echo "make soak           hundreds of agents start and exit; MINUTES=10"
-	@echo "make bench          measure drains, fetches, memory and processor time for docs/speed.md; QUICK=1: into target/"
+	@echo "make bench          measure drains, fetches, memory and processor time for docs/speed.md; QUICK=1: into target/; ONLY=\"load push\": print some"
 	@echo "make engines        real vLLM servers on this host's CPUs: figures, labels, kills (docs/testing.md); STEPS=\"pull tp2\" for some"
 	@echo "make fleet          three hosts in namespaces: archives, Redis, queries, a lost connection (docs/fleet.md)"
 	@echo "make fleet-cost     measure archives and Redis of a host with 8, 64 and 1,000 agents (docs/fleet.md)"
+	@echo "make scrape-cost    measure Prometheus scrapes of a host with 8, 64, 512 and 4,000 agents (docs/grafana.md)"
 	@echo "make loc            lines of code in src by module, without unit tests, comments and blank lines"
 	@echo "make against        compare the values of this build with an earlier one under the same load; BASE=COMMIT, as root"
 	@echo "make fuzz           run each fuzz target for a minute (SECONDS=600: ten minutes)"
@@ -90,6 +91,9 @@ against:
 fleet-cost:
 	@scripts/setup check && qa/fleet-cost
 
+scrape-cost:
+	@scripts/setup bench && qa/scrape-cost
+
 install:
 	@scripts/install-files
 
@@ -102,4 +106,4 @@ dashboard:
 clean:
 	@. scripts/env && cargo clean && rm -f help.dir help.pag
 
-.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench engines fleet fleet-cost loc against fuzz mutants install uninstall dashboard clean
+.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench engines fleet fleet-cost scrape-cost loc against fuzz mutants install uninstall dashboard clean
