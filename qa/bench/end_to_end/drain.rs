@@ -5,6 +5,7 @@
 use super::report::Table;
 use super::support::project;
 use serde_json::Value;
+use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
 
@@ -13,11 +14,19 @@ pub fn measure() -> Option<Table> {
     let target = std::env::var_os("CARGO_TARGET_DIR");
     let target = target.map_or_else(|| project("target"), PathBuf::from);
     let top = target.join("criterion");
+    let widest = Cell::new(0.0_f64);
     let median = |group: &str, what: &str| {
         let place = top.join(group).join(what).join("new/estimates.json");
         let text = fs::read_to_string(place).ok()?;
         let found: Value = serde_json::from_str(&text).ok()?;
-        found["median"]["point_estimate"].as_f64()
+        let found = &found["median"];
+        let median = found["point_estimate"].as_f64()?;
+        let interval = &found["confidence_interval"];
+        for bound in ["lower_bound", "upper_bound"] {
+            let distance = (interval[bound].as_f64()? / median - 1.0).abs();
+            widest.set(widest.get().max(distance));
+        }
+        Some(median)
     };
     top.is_dir().then_some(())?;
     let mut table = Table::new(
@@ -67,5 +76,9 @@ pub fn measure() -> Option<Table> {
             }
         }
     }
+    table.add(&format!(
+        "The 95 % confidence interval of each median is within {:.1} % of it.",
+        100.0 * widest.get()
+    ));
     Some(table)
 }

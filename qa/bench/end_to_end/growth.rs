@@ -5,6 +5,7 @@
 use super::Extent;
 use super::report::Table;
 use super::rings::{Host, Layout};
+use super::runs::Runs;
 use std::time::Instant;
 
 /// Slots of each ring.
@@ -19,23 +20,27 @@ fn agents(extent: Extent) -> Table {
     let mut table = Table::new(
         "Growth with agents",
         "agents | ns per agent, nothing to drain | ns per agent, 63 events each",
-        "One drain of all; the median of many. Its clock stands still, so that liveness of agents is not checked. The \
+        "One drain of all; medians of many. Its clock stands still, so that liveness of agents is not checked. The \
          exponents are those from 100 agents on.",
     );
     let sizes = extent.of(&[1, 10, 100, 1000, 10_000][..], &[1, 10, 100, 1000][..]);
     let mut points = [Vec::new(), Vec::new()];
     for &agents in sizes {
         let mut host = Host::new(Layout::V4, 64, agents);
-        let rounds = extent.of(200_000, 20_000) / agents + 11;
-        let idle = median(rounds, || host_drain(&mut host, false));
-        let busy = median(rounds, || host_drain(&mut host, true));
-        for (points, cost) in points.iter_mut().zip([idle, busy]) {
+        let runs = Runs::count(extent);
+        let rounds = (extent.of(200_000, 20_000) / agents + 11).div_ceil(runs);
+        let mut cost = |is_busy| {
+            Runs::of(runs, || {
+                Runs::of(rounds, || drain(&mut host, is_busy)).median() / agents as f64
+            })
+        };
+        let (idle, busy) = (cost(false), cost(true));
+        for (points, cost) in points.iter_mut().zip([&idle, &busy]) {
             if agents >= 100 {
-                points.push((agents as f64, cost));
+                points.push((agents as f64, cost.median() * agents as f64));
             }
         }
-        let each = |cost: f64| format!("{:.0}", cost / agents as f64);
-        table.row([agents.to_string(), each(idle), each(busy)]);
+        table.row([agents.to_string(), idle.shown(0), busy.shown(0)]);
     }
     let [idle, busy] = points.map(|points| exponent(&points));
     table.row(["**exponent**".into(), idle, busy]);
@@ -56,10 +61,10 @@ fn events(extent: Extent) -> Table {
     for power in 3..=extent.of(8, 6) {
         let events = 10_u64.pow(power);
         // Short drains are repeated.
-        let repeats = usize::try_from(10_000_000 / events)
+        let repeats = usize::try_from(2_000_000 / events)
             .expect("small")
-            .clamp(1, 1000);
-        let cost = median(repeats, || {
+            .clamp(1, 200);
+        let mut measure = || {
             let mut spent = 0.0;
             let mut left = events;
             while left > 0 {
@@ -74,32 +79,26 @@ fn events(extent: Extent) -> Table {
                 spent += start.elapsed().as_nanos() as f64;
                 left -= some;
             }
-            spent
+            spent / events as f64
+        };
+        let cost = Runs::of(Runs::count(extent), || {
+            Runs::of(repeats, &mut measure).median()
         });
-        points.push((events as f64, cost));
-        table.row([
-            format!("10^{power}"),
-            format!("{:.1}", cost / events as f64),
-        ]);
+        points.push((events as f64, cost.median() * events as f64));
+        table.row([format!("10^{power}"), cost.shown(1)]);
     }
     table.row(["**exponent**".into(), exponent(&points)]);
     table
 }
 
 /// Time of a drain in nanoseconds.
-fn host_drain(host: &mut Host, busy: bool) -> f64 {
-    if busy {
+fn drain(host: &mut Host, is_busy: bool) -> f64 {
+    if is_busy {
         host.refill();
     }
     let start = Instant::now();
     host.drain();
     start.elapsed().as_nanos() as f64
-}
-
-fn median(repeats: usize, mut cost: impl FnMut() -> f64) -> f64 {
-    let mut costs: Vec<f64> = (0..repeats).map(|_| cost()).collect();
-    costs.sort_by(f64::total_cmp);
-    costs[costs.len() / 2]
 }
 
 /// Exponent of the growth of the cost, by least squares over the logarithms: 1 is in proportion, less with a constant part.

@@ -3,6 +3,7 @@
 //! Latency of fetches through a real pmcd by number of agents, and what the daemon uses meanwhile.
 
 use super::report::{Line, Plot, Table};
+use super::runs::Runs;
 use super::support::measure::Use;
 use super::support::pdu::Link;
 use super::support::writer::{Layout, RingWriter};
@@ -59,9 +60,11 @@ impl Silent {
     }
 }
 
-/// Sorted times of fetches, in milliseconds.
+/// Times of fetches of several runs, in milliseconds.
 struct Times {
     sorted: Vec<f64>,
+    /// Medians of the runs.
+    medians: Runs,
     values: usize,
 }
 
@@ -71,33 +74,35 @@ impl Times {
         let last = self.sorted.len() - 1;
         self.sorted[(last * percent).div_ceil(100)]
     }
-}
 
-/// Fetches sets of metrics so many times, one after the other.
-fn fetch(client: &Path, pmcd: &Pmcd, rounds: usize, sets: &[&str]) -> Vec<Times> {
-    let client = client.to_str().expect("UTF-8");
-    let said = run(pmcd.tool(client).arg(rounds.to_string()).args(sets));
-    let mut times: Vec<Times> = sets.iter().map(|_| Times::none()).collect();
-    for line in said.lines() {
-        let mut numbers = line.split(' ').map(|field| field.parse::<usize>());
-        let mut next = || numbers.next().expect("three").expect("a number");
-        let times = &mut times[next()];
-        times.sorted.push(next() as f64 / 1e6);
-        times.values = next();
-    }
-    for times in &mut times {
-        times.sorted.sort_by(f64::total_cmp);
-    }
-    times
-}
-
-impl Times {
-    fn none() -> Self {
+    /// Joins the runs of one set: the times of each, and the number of values.
+    fn of(runs: &[(Vec<f64>, usize)]) -> Self {
+        let median = |times: &[f64]| times.iter().copied().collect::<Runs>().median();
+        let mut sorted: Vec<f64> = runs.iter().flat_map(|(times, _)| times).copied().collect();
+        sorted.sort_by(f64::total_cmp);
         Self {
-            sorted: Vec::new(),
-            values: 0,
+            sorted,
+            medians: runs.iter().map(|(times, _)| median(times)).collect(),
+            values: runs[0].1,
         }
     }
+}
+
+/// Fetches sets of metrics so many times in each run, one set after the other.
+fn fetch(client: &Path, pmcd: &Pmcd, runs: usize, rounds: usize, sets: &[&str]) -> Vec<Times> {
+    let client = client.to_str().expect("UTF-8");
+    let mut times = vec![vec![(Vec::new(), 0); runs]; sets.len()];
+    for run_number in 0..runs {
+        let said = run(pmcd.tool(client).arg(rounds.to_string()).args(sets));
+        for line in said.lines() {
+            let mut numbers = line.split(' ').map(|field| field.parse::<usize>());
+            let mut next = || numbers.next().expect("three").expect("a number");
+            let (times, values) = &mut times[next()][run_number];
+            times.push(next() as f64 / 1e6);
+            *values = next();
+        }
+    }
+    times.iter().map(|runs| Times::of(runs)).collect()
 }
 
 /// Names of metrics, in the format of the client.
@@ -143,7 +148,7 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
     let mut labels = Table::new(
         "Labels",
         "agents | instances | ms of the PMDA's processor time",
-        "Of all ranges of transfer times, as `pminfo -l nixl.latency.xfer_time.buckets` asks for them, for the second time.",
+        "Of all ranges of transfer times, as `pminfo -l nixl.latency.xfer_time.buckets` asks for them, after the first time.",
     );
     let mut idle = Table::new(
         "Processor, idle",
@@ -156,12 +161,13 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
         "agents | ms to the first value | ms to values of all",
         "From the start of the process until its answers have values. The rings wait.",
     );
+    let runs = Runs::count(extent);
     let mut lines = lines();
     let (mut first, client) = (None, client());
     for &agents in extent.of(&[1, 8, 64, 1000, 10_000][..], &[1, 64, 1000][..]) {
         let mut silent = Silent::new(agents);
         silent.transfer();
-        start(&silent.home, agents, &mut starts);
+        start(&silent.home, agents, runs, &mut starts);
         let shape = shape::program(&silent.home);
         let options = [
             "--sample",
@@ -179,26 +185,28 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
         ];
         for ((what, names), lines) in sets.iter().zip(lines.chunks_mut(2)) {
             silent.transfer();
-            let values = fetch(client.program(), &pmcd, 1, &[names])[0].values;
+            let values = fetch(client.program(), &pmcd, 1, 1, &[names])[0].values;
             let many = values.min(MOST_VALUES).to_string();
             run(pmcd.tool("pmstore").args(["sample.many.count", &many]));
             let (work, least, most) = extent.of((4_000_000, 20, 2000), (100_000, 5, 50));
-            let rounds = (work / values).clamp(least, most);
+            let rounds = (work / values).clamp(least, most).div_ceil(runs);
             let in_c = shape::names().join(",");
             let sets = [names, "sample.many.int", "pmcd.numagents", &in_c];
             // The PMDA in C has only the 20 metrics.
             let is_shape = values == agents * shape::pmids().len();
             let sets = &sets[..if is_shape { 4 } else { 3 }];
-            fetch(client.program(), &pmcd, least, sets);
-            let times = fetch(client.program(), &pmcd, rounds, sets);
+            fetch(client.program(), &pmcd, 1, least, sets);
+            let times = fetch(client.program(), &pmcd, runs, rounds, sets);
             let (ours, sample, alone) = (&times[0], &times[1], &times[2]);
             let shape = times.get(3);
             let shown = |times: Option<&Times>| {
-                [50, 99, 100].map(|percent| {
+                let late = [99, 100].map(|percent| {
                     times.map_or("-".into(), |times| format!("{:.2}", times.at(percent)))
-                })
+                });
+                let median = times.map_or("-".into(), |times| times.medians.shown(2));
+                [median].into_iter().chain(late)
             };
-            let ratio = |times: &Times| format!("**{:.2}**", ours.at(50) / times.at(50));
+            let ratio = |times: &Times| ours.medians.ratios(&times.medians).bold(2);
             let is_target = is_shape && TARGET_AGENTS.contains(&agents);
             let head = [
                 (*what).to_owned(),
@@ -215,7 +223,7 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
             let all = [Some(ours), shape, Some(sample)]
                 .into_iter()
                 .flat_map(shown);
-            let alone = format!("{:.2}", alone.at(50));
+            let alone = alone.medians.shown(2);
             fetches.row(head.into_iter().chain(all).chain([alone]));
             let points = [Some(ours), shape.or(Some(sample))];
             for (times, line) in points.into_iter().flatten().zip(lines) {
@@ -233,21 +241,18 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
             per_agent.map_or("-".into(), |kib| format!("{kib:.1}")),
             format!("{:.0}", resident(pmcd.pmda_pid())),
         ]);
-        let times = [(); 2].map(|()| label_time(&pmcd));
+        label_time(&pmcd);
+        let times = Runs::of(runs, || label_time(&pmcd));
         let instances = pmcd.values(RANGES).len();
-        labels.row([
-            agents.to_string(),
-            instances.to_string(),
-            format!("{:.1}", times[1]),
-        ]);
+        labels.row([agents.to_string(), instances.to_string(), times.shown(1)]);
         let (rest, time, most) = match agents {
             1000 => (75, 120, "0.50"),
             _ => (0, 20, "-"),
         };
         std::thread::sleep(Duration::from_secs(extent.of(rest, 0)));
         let time = Duration::from_secs(extent.of(time, 1));
-        let share = processor::share(pmcd.pmda_pid(), time);
-        idle.row([agents.to_string(), format!("**{share:.2}**"), most.into()]);
+        let share = processor::share(pmcd.pmda_pid(), runs, time);
+        idle.row([agents.to_string(), share.bold(2), most.into()]);
     }
     plot.lines.extend(lines);
     vec![
@@ -274,16 +279,16 @@ fn wide(client: &Path, extent: Extent) -> Table {
         let sets = ["sample.longlong.bin", "sample.long.bin"]
             .map(|metric| vec![metric; values / BINS].join(","));
         let [long, short] = &sets;
-        let rounds = extent.of(400, 20);
-        let times = fetch(client, &pmcd, rounds, &[long, short]);
-        let [wide, narrow] = [0, 1].map(|set| times[set].at(50));
+        let rounds = extent.of(80, 10);
+        let times = fetch(client, &pmcd, Runs::count(extent), rounds, &[long, short]);
+        let [wide, narrow] = [0, 1].map(|set| &times[set].medians);
         assert_eq!(times[0].values, values / BINS * BINS);
         assert_eq!(times[1].values, times[0].values);
         table.row([
             times[0].values.to_string(),
-            format!("**{:.2}**", wide / narrow),
-            format!("{wide:.2}"),
-            format!("{narrow:.2}"),
+            wide.ratios(narrow).bold(2),
+            wide.shown(2),
+            narrow.shown(2),
         ]);
     }
     table
@@ -332,18 +337,23 @@ fn label_time(pmcd: &Pmcd) -> f64 {
     (time() - before) as f64 / 1e3
 }
 
-fn start(home: &Home, agents: usize, table: &mut Table) {
-    let began = Instant::now();
-    let mut link = Link::start(home, Command::new(PMDANIXL)).expect("it starts");
-    let mut reach = |count| {
-        loop {
-            let values = link.fetch(&["transfer.tx_bytes"]).expect("an answer");
-            if values[0].len() >= count {
-                return began.elapsed().as_secs_f64() * 1e3;
+fn start(home: &Home, agents: usize, runs: usize, table: &mut Table) {
+    let starts = (0..runs).map(|_| {
+        let began = Instant::now();
+        let mut link = Link::start(home, Command::new(PMDANIXL)).expect("it starts");
+        let mut reach = |count| {
+            loop {
+                let values = link.fetch(&["transfer.tx_bytes"]).expect("an answer");
+                if values[0].len() >= count {
+                    return began.elapsed().as_secs_f64() * 1e3;
+                }
             }
-        }
-    };
-    let (one, all) = (reach(1), reach(agents));
-    table.row([agents.to_string(), format!("{one:.1}"), format!("{all:.1}")]);
-    assert!(link.end().success());
+        };
+        let times = (reach(1), reach(agents));
+        assert!(link.end().success());
+        times
+    });
+    let (one, all): (Vec<f64>, Vec<f64>) = starts.unzip();
+    let shown = |times: Vec<f64>| times.into_iter().collect::<Runs>().shown(1);
+    table.row([agents.to_string(), shown(one), shown(all)]);
 }

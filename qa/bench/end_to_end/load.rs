@@ -3,6 +3,7 @@
 //! The daemon under load: NIXL's highest rate, unrelated files beside the rings, and rare clients.
 
 use super::report::Table;
+use super::runs::Runs;
 use super::support::pdu::Link;
 use super::support::sample::Sample;
 use super::support::{Home, PMDANIXL, wait_for};
@@ -52,19 +53,19 @@ fn busy(extent: Extent) -> Table {
             (shown[0].len() == agents).then_some(())
         });
         let before = sum(&mut link, "ring.events");
-        let share = processor::share(link.pid(), time);
+        let share = processor::share(link.pid(), Runs::count(extent), time);
         let events = sum(&mut link, "ring.events") - before;
         let rate_seen = events as f64 / time.as_secs_f64();
         table.row([
             agents.to_string(),
             (rate * EVENTS_PER_TRANSFER).to_string(),
             format!("{rate_seen:.0}"),
-            format!("**{share:.2}**"),
+            share.bold(2),
             match (agents, rate) {
                 (64, HIGHEST) => "3.00".into(),
                 _ => "-".into(),
             },
-            format!("{:.0}", share / 100.0 / rate_seen * 1e9),
+            format!("{:.0}", share.median() / 100.0 / rate_seen * 1e9),
         ]);
         sample.kill();
         assert!(link.end().success());
@@ -90,7 +91,7 @@ fn unrelated(extent: Extent) -> Table {
             (sum(&mut link, "control.files.refused") >= files).then_some(())
         });
         let spent = sum(&mut link, "control.cpu_time");
-        let share = processor::share(link.pid(), time);
+        let share = processor::share(link.pid(), Runs::count(extent), time);
         table.row([
             files.to_string(),
             format!("{:.1}", spent as f64 / 1e3),
@@ -98,7 +99,7 @@ fn unrelated(extent: Extent) -> Table {
                 0 => "-".into(),
                 _ => format!("{:.1}", spent as f64 / files as f64),
             },
-            format!("{share:.2}"),
+            share.shown(2),
         ]);
         assert!(link.end().success());
     }

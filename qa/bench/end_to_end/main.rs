@@ -4,7 +4,8 @@
 //! memory, processor time, and the cost for an application.
 //!
 //! It writes docs/speed.md and its plot, and includes the results of `cargo bench --bench drain`, which runs before. `QUICK=1`
-//! runs everything once and briefly as a smoke test, and writes to target/bench.
+//! runs everything once and briefly as a smoke test, and writes to target/bench. `ONLY="load push"` prints these parts and writes
+//! nothing; a part is a file of this folder.
 
 mod drain;
 mod growth;
@@ -15,9 +16,11 @@ mod push;
 mod report;
 #[path = "../rings.rs"]
 mod rings;
+mod runs;
 mod stores;
 #[path = "../../support/mod.rs"]
 mod support;
+mod throughput;
 mod transports;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -51,13 +54,37 @@ fn main() {
         None => Extent::Full,
         Some(_) => Extent::Quick,
     };
+    let only = std::env::var("ONLY").ok();
+    let is_wanted = |part: &str| {
+        let only = only.as_deref().unwrap_or(part);
+        only.split_whitespace().any(|one| one == part)
+    };
     let mut plot = Plot::default();
-    let mut tables = latency::measure(extent, &mut plot);
-    tables.extend(load::measure(extent));
-    tables.push(stores::measure(extent));
-    tables.push(transports::measure(extent));
-    tables.push(push::measure(extent));
-    tables.extend(growth::measure(extent));
+    let mut tables = Vec::new();
+    if is_wanted("latency") {
+        tables.extend(latency::measure(extent, &mut plot));
+    }
+    if is_wanted("load") {
+        tables.extend(load::measure(extent));
+    }
+    if is_wanted("throughput") {
+        tables.push(throughput::measure(extent));
+    }
+    if is_wanted("stores") {
+        tables.push(stores::measure(extent));
+    }
+    if is_wanted("transports") {
+        tables.push(transports::measure(extent));
+    }
+    if is_wanted("push") {
+        tables.push(push::measure(extent));
+    }
+    if is_wanted("growth") {
+        tables.extend(growth::measure(extent));
+    }
+    if only.is_some() {
+        return;
+    }
     tables.extend(drain::measure());
     report::write(extent, &tables, &plot);
 }

@@ -2,6 +2,7 @@
 
 //! Processor time of processes.
 
+use super::runs::Runs;
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
@@ -13,16 +14,19 @@ fn spent(pid: u32) -> Duration {
     time.expect("it runs").into()
 }
 
-/// Share of a processor that a process uses during some time, in percent.
-pub fn share(pid: u32, time: Duration) -> f64 {
-    share_of_all(&[pid], time)
+/// Share of a processor that a process uses, in percent: so many runs of equal length, which take some time in all.
+pub fn share(pid: u32, runs: usize, time: Duration) -> Runs {
+    share_of_all(&[pid], runs, time)
 }
 
-/// Share of a processor that processes use together during some time, in percent.
-pub fn share_of_all(pids: &[u32], time: Duration) -> f64 {
+/// Share of a processor that processes use together, in percent, as [`share`].
+pub fn share_of_all(pids: &[u32], runs: usize, time: Duration) -> Runs {
     let sum = || pids.iter().copied().map(spent).sum::<Duration>();
-    let (start, before) = (Instant::now(), sum());
-    std::thread::sleep(time);
-    let spent = sum().saturating_sub(before);
-    100.0 * spent.as_secs_f64() / start.elapsed().as_secs_f64()
+    let time = time.div_f64(runs as f64);
+    Runs::of(runs, || {
+        let (start, before) = (Instant::now(), sum());
+        std::thread::sleep(time);
+        let spent = sum().saturating_sub(before);
+        100.0 * spent.as_secs_f64() / start.elapsed().as_secs_f64()
+    })
 }

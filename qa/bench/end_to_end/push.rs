@@ -6,6 +6,7 @@
 use super::Extent;
 use super::report::Table;
 use super::rings::pop_numbered;
+use super::runs::Runs;
 use super::support::pdu::Link;
 use super::support::writer::{Kind, Layout, RingWriter};
 use super::support::{Home, PMDANIXL, wait_for};
@@ -27,12 +28,12 @@ pub fn measure(extent: Extent) -> Table {
     let mut table = Table::new(
         "What the application pays",
         "slots | pmdanixl / NIXL's reader | pmdanixl / not drained | ns per push, drained by pmdanixl | by NIXL's reader | not drained",
-        "Blocks of 64 pushes as fast as they go, each an event of format v4, while there is room for them: the median of rounds in \
+        "Blocks of 64 pushes as fast as they go, each an event of format v4, while there is room for them: medians of rounds in \
          turn. Without a reader, the ring is declared empty when it is full; else the producer waits, and that is not \
          counted. Both readers drain every millisecond, 50 times as often as the daemon does by itself; NIXL's is the loop that \
          pops, in a thread. Any reader loads cache lines that the producer's processor then has to get back.",
     );
-    let (rounds, blocks) = extent.of((41, 20_000), (5, 2000));
+    let (runs, rounds, blocks) = extent.of((5, 8, 20_000), (2, 2, 2000));
     for capacity in [1 << 12, 1 << 16] {
         let home = Home::new();
         home.set("drain_interval = \"1ms\"");
@@ -51,21 +52,22 @@ pub fn measure(extent: Extent) -> Table {
         let mut times = [const { Vec::new() }; 3];
         std::thread::scope(|scope| {
             scope.spawn(|| read(place, capacity, &done));
-            for _ in 0..rounds {
+            for _ in 0..runs * rounds {
                 times[0].push(round(&mut drained, blocks, wait));
                 times[1].push(round(&mut popped, blocks, wait));
                 times[2].push(round(&mut alone, blocks, RingWriter::forget));
             }
             done.store(true, Relaxed);
         });
-        let [with, reader, without] = times.map(median);
+        let [with, reader, without] =
+            times.map(|times| times.chunks(rounds).map(median).collect::<Runs>());
         table.row([
             capacity.to_string(),
-            format!("**{:.2}**", with / reader),
-            format!("**{:.2}**", with / without),
-            format!("{with:.2}"),
-            format!("{reader:.2}"),
-            format!("{without:.2}"),
+            with.ratios(&reader).bold(2),
+            with.ratios(&without).bold(2),
+            with.shown(2),
+            reader.shown(2),
+            without.shown(2),
         ]);
         assert!(link.end().success());
     }
@@ -104,7 +106,6 @@ fn round(ring: &mut RingWriter, blocks: u64, make_room: impl Fn(&mut RingWriter)
     spent.as_nanos() as f64 / (blocks * BLOCK) as f64
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+fn median(times: &[f64]) -> f64 {
+    times.iter().copied().collect::<Runs>().median()
 }

@@ -39,6 +39,12 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// Adds a sentence to the description of the measurement.
+    pub fn add(&mut self, sentence: &str) {
+        println!("  {sentence}");
+        self.how = format!("{} {sentence}", self.how);
+    }
+
     fn markdown(&self) -> String {
         let mut text = format!("\n## {}\n\n{}\n\n", self.title, self.how);
         let rule = self.columns.iter().map(|_| "---".to_owned()).collect();
@@ -56,7 +62,7 @@ pub fn write(extent: Extent, tables: &[Table], plot: &Plot) {
     let mut text = String::from(
         "# Speed\n\nFor reviewers of what pmdanixl costs. `make bench` writes this page. A ratio below 1 is in favour of \
          pmdanixl. Columns \"at most\" are the limits that the project sets itself; figures above them are not good enough \
-         yet.\n\n",
+         yet. Where a figure has a range, it is the median of several runs, and their least and greatest result.\n\n",
     );
     if extent == Extent::Quick {
         text.push_str(

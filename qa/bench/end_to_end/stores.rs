@@ -4,6 +4,7 @@
 
 use super::latency::LAST_OLD_CLUSTER;
 use super::report::Table;
+use super::runs::Runs;
 use super::support::kit::store_writer::{StoreWriter, TX_BYTES, TX_REQUESTS, Who, XFER_TIME};
 use super::support::measure::Use;
 use super::support::pdu::Link;
@@ -44,7 +45,8 @@ impl Kind {
 }
 
 /// Cost: percent of a processor while idle and while busy, milliseconds of a fetch, and KiB.
-fn costs(extent: Extent, stores: bool) -> [f64; 4] {
+fn costs(extent: Extent, stores: bool) -> [Runs; 4] {
+    let runs = Runs::count(extent);
     let home = Home::new();
     let place = home.path("stores");
     fs::create_dir(&place).expect("made");
@@ -79,28 +81,30 @@ fn costs(extent: Extent, stores: bool) -> [f64; 4] {
                 std::thread::sleep(FLUSH);
             }
         });
-        let share = processor::share(pid, Duration::from_secs(extent.of(20, 1)));
+        let share = processor::share(pid, runs, Duration::from_secs(extent.of(20, 1)));
         ended.store(true, Ordering::Relaxed);
         share
     });
     // Until a process scan has searched the writers of silent files.
     std::thread::sleep(Duration::from_secs(extent.of(75, 2)));
-    let idle = processor::share(pid, Duration::from_secs(extent.of(120, 1)));
+    let idle = processor::share(pid, runs, Duration::from_secs(extent.of(120, 1)));
     let names = METRICS
         .iter()
         .filter(|metric| metric.cluster <= LAST_OLD_CLUSTER);
     let names: Vec<&str> = names.map(|metric| metric.name).collect();
-    let mut times: Vec<f64> = (0..extent.of(100, 5))
-        .map(|_| {
+    let fetch = Runs::of(runs, || {
+        let fetches = Runs::of(extent.of(20, 3), || {
             let began = Instant::now();
             link.fetch(&names).expect("an answer");
             began.elapsed().as_secs_f64() * 1e3
-        })
-        .collect();
-    times.sort_by(f64::total_cmp);
-    let memory = Use::of_process(pid, Path::new("/nowhere")).memory as f64;
+        });
+        fetches.median()
+    });
+    let memory = Runs::of(runs, || {
+        Use::of_process(pid, Path::new("/nowhere")).memory as f64
+    });
     assert!(link.end().success());
-    [idle, busy, times[times.len() / 2], memory]
+    [idle, busy, fetch, memory]
 }
 
 /// Table of stores and rings.
@@ -121,10 +125,10 @@ pub fn measure(extent: Extent) -> Table {
     for ((what, store), ring) in what.into_iter().zip(stores).zip(rings) {
         table.row([
             what.to_owned(),
-            format!("**{:.2}**", store / ring),
+            format!("**{:.2}**", store.median() / ring.median()),
             "1.00".into(),
-            format!("{store:.2}"),
-            format!("{ring:.2}"),
+            store.shown(2),
+            ring.shown(2),
         ]);
     }
     table
