@@ -232,7 +232,7 @@ fn scan(config: &Config, summary: &mut Summary, out: &mut dyn Write) -> io::Resu
             continue;
         }
         let files = files.remove(&directory.path).unwrap_or_default();
-        let line = |found| check_file(found, &mut scanner, summary);
+        let line = |found| check_file(found, config, &mut scanner, summary);
         let mut of_directory: Vec<Line> = files.into_iter().map(line).collect();
         of_directory.extend(error.map(|errno| Line {
             level: Level::Problem,
@@ -293,7 +293,12 @@ fn reject_beyond<'a>(max_agents: usize, lines: impl Iterator<Item = &'a mut Line
 }
 
 /// Opens a file, and counts it in `summary`.
-fn check_file(mut found: Found, scanner: &mut Scanner, summary: &mut Summary) -> Line {
+fn check_file(
+    mut found: Found,
+    config: &Config,
+    scanner: &mut Scanner,
+    summary: &mut Summary,
+) -> Line {
     let mut line = Line {
         text: format!("{}: ", name::printable(&found.name)),
         ..Line::default()
@@ -305,8 +310,8 @@ fn check_file(mut found: Found, scanner: &mut Scanner, summary: &mut Summary) ->
         }
         Err(rejection) => {
             summary.rejected += 1;
-            let has_size =
-                Layout::fits_any(found.facts.size) || found.facts.size == store::LEN as u64;
+            let has_size = Layout::fits_any(found.facts.size, |layout| config.reads(layout))
+                || found.facts.size == store::LEN as u64;
             let is_foreign = has_size && matches!(rejection, Rejection::Owner { .. });
             summary.foreign += usize::from(is_foreign);
             line.text += &format!("rejected: {rejection}");

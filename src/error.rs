@@ -76,7 +76,7 @@ pub enum Rejection {
     },
     /// A ring of a layout that no release of NIXL has, and that the configuration does not switch on.
     #[error(
-        "ring version {version} in a form that no release of NIXL has; it is read with experimental_layouts = [\"{name}\"] in nixl.conf"
+        "ring version {version} has layout {name}, which no release of NIXL has; to read it, set experimental_layouts = [\"{name}\"] in nixl.conf and reload"
     )]
     Experimental {
         /// Version in the header.

@@ -253,7 +253,7 @@ fn experimental_layout_is_read_while_it_is_configured() {
     wait_for("the ring is rejected", || {
         (unsupported(&pmcd) == 1).then_some(())
     });
-    let message = "agent\": rejected: ring version 5 in a form that no release of NIXL has";
+    let message = "agent\": rejected: ring version 5 has layout v5, which no release of NIXL has";
     assert!(pmcd.log().contains(message), "{}", pmcd.log());
     assert!(pmcd.values(TX_BYTES).is_empty());
     let configure = |settings: &str| {

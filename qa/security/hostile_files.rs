@@ -120,7 +120,7 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
         ),
         (
             "version-5",
-            "ring version 5 in a form that no release of NIXL has; it is read with experimental_layouts = [\"v5\"] in nixl.conf",
+            "ring version 5 has layout v5, which no release of NIXL has; to read it, set experimental_layouts = [\"v5\"] in nixl.conf and reload",
         ),
         ("version-negative", "not a ring: version -1"),
         (

@@ -56,7 +56,7 @@ pub fn open(
     facts: &FileFacts,
     config: &Config,
 ) -> Result<RingCandidate, Rejection> {
-    let has_ring_size = Layout::fits_any(facts.size);
+    let has_ring_size = Layout::fits_any(facts.size, |layout| config.reads(layout));
     check_kind(facts, config.owners.as_deref(), has_ring_size)?;
     // Any whole number of words passes: a later NIXL may have slots of another size, and its ring is then reported as unsupported.
     if facts.size <= HeaderLayout::PACKED.bytes() as u64 || facts.size % 8 != 0 {

@@ -31,11 +31,13 @@ pub const MAX_SLOT_WORDS: usize = 7;
 pub const MAX_VERSION: i32 = 4;
 /// Highest version that is taken for a later NIXL. A higher number is taken for chance in an unrelated file.
 const LATER_VERSIONS: i32 = 255;
-/// Version of a fork of NIXL that keeps the header, and inserts seventeen events of its libfabric plugin, in nanoseconds, before
-/// the number of dropped events.
+/// Version of a fork of NIXL with the header of version 4. It inserts seventeen event types of its libfabric plugin, in nanoseconds,
+/// before number 20, so that the number of dropped events is 37.
 const LIBFABRIC_FORK: i32 = 5;
+/// First version whose header can be [`HeaderLayout::SPREAD`].
+const FIRST_SPREAD: i32 = 5;
 
-/// The places of a header's fields, as indexes of words. [`VERSIONS`] is the same in each.
+/// Word indexes of the fields of a header. [`VERSIONS`] is the same in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderLayout {
     /// Words before the first slot.
@@ -83,8 +85,8 @@ fn is_pair(capacity: u64, mask: u64) -> bool {
 /// The header as it was read from a file. It is untrusted until [`Header::check`] has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Where the fields are.
-    pub layout: HeaderLayout,
+    /// Word indexes of the fields.
+    pub header_layout: HeaderLayout,
     /// Slot that the producer writes next.
     pub write_pos: u64,
     /// Slot that the consumer reads next.
@@ -106,19 +108,19 @@ impl Header {
         let [version, expected_version] = halves(words[VERSIONS]).map(|half| half as i32);
         let spread = HeaderLayout::SPREAD;
         let is_spread =
-            version > MAX_VERSION && is_pair(words[spread.capacity], words[spread.mask]);
-        let layout = match is_spread {
+            version >= FIRST_SPREAD && is_pair(words[spread.capacity], words[spread.mask]);
+        let header_layout = match is_spread {
             true => spread,
             false => HeaderLayout::PACKED,
         };
         Self {
-            layout,
-            write_pos: words[layout.write_pos],
-            read_pos: words[layout.read_pos],
+            header_layout,
+            write_pos: words[header_layout.write_pos],
+            read_pos: words[header_layout.read_pos],
             version,
             expected_version,
-            capacity: words[layout.capacity],
-            mask: words[layout.mask],
+            capacity: words[header_layout.capacity],
+            mask: words[header_layout.mask],
         }
     }
 
@@ -134,7 +136,7 @@ impl Header {
     /// The first check that failed. The file is then not a ring, or not one that this build may read.
     pub fn check(&self, size: u64) -> Result<Layout, Rejection> {
         let &Self {
-            layout: header,
+            header_layout,
             write_pos,
             read_pos,
             version,
@@ -157,7 +159,7 @@ impl Header {
             });
         }
         let mut layouts = { Layout::ALL.into_iter() }
-            .filter(|layout| layout.version() == version && *layout.header() == header);
+            .filter(|layout| layout.version() == version && *layout.header() == header_layout);
         if layouts.clone().next().is_none() {
             let is_later = (MAX_VERSION + 1..=LATER_VERSIONS).contains(&version);
             return Err(match is_later && is_pair(capacity, mask) {
@@ -269,7 +271,7 @@ impl Layout {
         self.format().name
     }
 
-    /// The places of the header's fields.
+    /// Word indexes of the header's fields.
     #[must_use]
     pub fn header(self) -> &'static HeaderLayout {
         &self.format().header
@@ -303,11 +305,16 @@ impl Layout {
         (self.file_len(slots) == Some(size)).then_some(slots)
     }
 
-    /// True if a ring of a released layout has this many bytes.
+    /// True if a ring of a layout that `is_read` has this many bytes.
     #[must_use]
-    pub fn fits_any(size: u64) -> bool {
-        let mut slots = Self::released().filter_map(|layout| layout.slots(size));
-        slots.any(u64::is_power_of_two)
+    pub fn fits_any(size: u64, is_read: impl Fn(Self) -> bool) -> bool {
+        let mut layouts = Self::ALL.into_iter().filter(|&layout| is_read(layout));
+        layouts.any(|layout| layout.fits(size))
+    }
+
+    /// True if a ring of this layout has this many bytes.
+    fn fits(self, size: u64) -> bool {
+        self.slots(size).is_some_and(u64::is_power_of_two)
     }
 
     /// The layouts of releases. Sizes of other layouts are those of many unrelated files.
@@ -329,10 +336,9 @@ impl Layout {
     /// v1, and only with 365 slots, or 512 more, and so on.
     fn has_whole_slots(size: u64) -> bool {
         const PAGE: u64 = 4096;
-        let is_experimental = |layout: Self| layout.slots(size).is_some_and(u64::is_power_of_two);
         size % PAGE != 0
             && (Self::released().any(|layout| layout.slots(size).is_some())
-                || Self::experimental().any(is_experimental))
+                || Self::experimental().any(|layout| layout.fits(size)))
     }
 
     /// Decodes one slot of [`Layout::slot_words`] words. The type is `None` if this version does not have it, or if the value is

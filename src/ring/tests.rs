@@ -20,7 +20,7 @@ fn copy(file: &File) -> File {
 fn ring_of(capacity: u64) -> (File, Ring) {
     let file = tempfile::tempfile().expect("a temporary file");
     let header = Header {
-        layout: HeaderLayout::PACKED,
+        header_layout: HeaderLayout::PACKED,
         write_pos: 0,
         read_pos: 0,
         version: 4,
@@ -157,7 +157,7 @@ fn changed_header_is_an_error_before_slots_are_read() {
 #[test]
 fn layouts_of_version_2_differ_by_the_length_of_the_file() {
     let header = Header {
-        layout: HeaderLayout::PACKED,
+        header_layout: HeaderLayout::PACKED,
         write_pos: 0,
         read_pos: 0,
         version: 2,
@@ -260,7 +260,7 @@ fn mapping_needs_a_writable_file_and_a_possible_capacity() {
     let path = dir.path().join("ring");
     std::fs::write(&path, [0; 168]).expect("written");
     let header = Header {
-        layout: HeaderLayout::PACKED,
+        header_layout: HeaderLayout::PACKED,
         write_pos: 0,
         read_pos: 0,
         version: 4,

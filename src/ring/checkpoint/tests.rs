@@ -25,7 +25,7 @@ impl RingFixture {
         file.set_len(Layout::V4.file_len(16).expect("small"))
             .expect("space");
         let header = Header {
-            layout: HeaderLayout::PACKED,
+            header_layout: HeaderLayout::PACKED,
             write_pos: 0,
             read_pos: 0,
             version: 4,
