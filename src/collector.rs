@@ -62,7 +62,7 @@ pub struct Collector {
     next_removal: Instant,
     process_scans: ProcessScans,
     transports: Transports,
-    /// True if [`Collector::take_transport_change`] has not been told of the last change.
+    /// True if processes or peers have changed since the last [`Collector::take_transport_change`].
     have_transports_changed: bool,
     turns: RoundRobin,
     agents: Registry,

@@ -29,9 +29,9 @@ pub mod sockets;
 pub mod version;
 pub mod worker;
 
-/// Time between two scans.
+/// Time between two socket scans.
 const SCAN_PERIOD: Duration = Duration::from_secs(10);
-/// Time between two scans if a process was found meanwhile.
+/// Time between two socket scans if a process was found meanwhile.
 const MIN_SCAN_PERIOD: Duration = Duration::from_secs(1);
 /// A reading that is older tells nothing of the last minute.
 const MAX_READING_AGE: Duration = Duration::from_secs(60);
@@ -174,7 +174,7 @@ impl Transports {
                 true => process.missed = 0,
                 false => process.missed += 1,
             }
-            // The scan may not have been able to read it.
+            // The process scan may have failed to read it.
             if (1..MAX_MISSED).contains(&process.missed) && process.found.id.is_running() {
                 missing.push(process.found.clone());
             }
@@ -202,11 +202,11 @@ impl Transports {
         is_changed
     }
 
-    /// Starts a scan if one is due. Returns the processes whose reading has changed since the last call, `None` if there are none.
+    /// Starts a socket scan if one is due. Returns `None` if nothing has changed since the last call. Otherwise returns the processes with a
+    /// changed reading: none if only the last process has gone.
     pub fn poll(&mut self, now: Instant) -> Option<Vec<ProcessId>> {
         if self.processes.is_empty() && !self.scans.is_running() {
             self.scans.stop(now);
-            // Of the processes that are gone.
             return self.last_scan.take().map(|_| Vec::new());
         }
         let period = match self.has_new {
@@ -275,8 +275,8 @@ impl Transports {
                 process.reading = Some((reading, now));
                 Some(process.found.id)
             }
-            Response::Failed(id, None) => self.processes.remove(&id).map(|_| id),
-            Response::Failed(id, Some(why)) => {
+            Response::Ended(id) => self.processes.remove(&id).map(|_| id),
+            Response::Failed(id, why) => {
                 let process = self.processes.get_mut(&id)?;
                 if process.failure.as_ref() != Some(&why) {
                     let _about = log::about(Some(process.found.uid));
@@ -287,7 +287,7 @@ impl Transports {
                     );
                     process.failure = Some(why);
                 }
-                // It did not come to that.
+                // The read failed before the version was read, so it may be requested again.
                 process.is_version_read = false;
                 None
             }

@@ -87,7 +87,7 @@ fn future_ring(home: &Home, name: &str) -> RingWriter {
     let made = home.path("made");
     let ring = RingWriter::create(&made, Layout::V4, 64).expect("a ring");
     let file = OpenOptions::new().write(true).open(&made).expect("there");
-    let versions = [5_u32.to_le_bytes(), 5_u32.to_le_bytes()].concat();
+    let versions = [6_u32.to_le_bytes(), 6_u32.to_le_bytes()].concat();
     file.write_all_at(&versions, 16).expect("written");
     fs::rename(made, home.ring(name)).expect("moved");
     ring

@@ -238,7 +238,7 @@ fn rules_fire_on_a_pmlogger_archive_with_problems() {
     let file = std::fs::File::options()
         .write(true)
         .open(home.ring("future"));
-    let versions = [5, 0, 0, 0, 5, 0, 0, 0];
+    let versions = [6, 0, 0, 0, 6, 0, 0, 0];
     file.and_then(|file| file.write_all_at(&versions, 16))
         .expect("written");
     pmlogger.samples(4);

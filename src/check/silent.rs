@@ -112,13 +112,14 @@ impl NixlProcesses {
             let environ = process.environment.as_ref();
             transport::CheckedTransport {
                 id: process.found.id,
-                title: format!("{}) user {}", process.command, user_name(process.found.uid)),
+                command: process.command.clone(),
+                user: user_name(process.found.uid),
                 backends: Vec::from_iter(process.found.libraries.backends.clone()).join(","),
                 version: process.version.clone(),
                 transports: environ
-                    .and_then(|(_, environ)| environ.get(transport::NAMES[0]))
+                    .and_then(|(_, environ)| environ.get(transport::UCX_TLS))
                     .map(str::to_owned),
-                is_left_out: owners.is_some_and(|owners| !owners.contains(&process.found.uid)),
+                is_excluded: owners.is_some_and(|owners| !owners.contains(&process.found.uid)),
             }
         };
         let off = match (config.proc_facts, config.transport) {
@@ -144,7 +145,7 @@ impl CheckedProcess {
             let comm = fs::read(format!("/proc/{}/comm", process.pid)).ok()?;
             Some(name::printable(OsStr::from_bytes(comm.trim_ascii_end())))
         });
-        let names = [&telemetry::NAMES[..], &transport::NAMES].concat();
+        let names = [&telemetry::NAMES[..], &[transport::UCX_TLS]].concat();
         let mut processes = once(process).chain(ancestors::of(process));
         let environment = processes.find_map(|one| {
             if !context.may_read(one) {

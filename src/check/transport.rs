@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use std::fs;
 use std::io::{self, Write};
 
-/// Variables of UCX that these functions need.
-pub const NAMES: [&str; 1] = ["UCX_TLS"];
+/// Variable of UCX that these functions need.
+pub const UCX_TLS: &str = "UCX_TLS";
 /// Parts of UCX_TLS that let UCX use RDMA (`ucx_info -d`).
 const RDMA_TRANSPORTS: [&str; 6] = ["all", "ib", "rc", "ud", "dc", "srd"];
 /// Capability with which RLIMIT_MEMLOCK does not matter: CAP_IPC_LOCK of linux/capability.h.
@@ -21,8 +21,10 @@ const IPC_LOCK: u64 = 1 << 14;
 pub struct CheckedTransport {
     /// Process.
     pub id: ProcessId,
-    /// Title or program, and user.
-    pub title: String,
+    /// Title or program.
+    pub command: String,
+    /// Name of its user.
+    pub user: String,
     /// Names of the backends.
     pub backends: String,
     /// Version of NIXL.
@@ -30,7 +32,7 @@ pub struct CheckedTransport {
     /// UCX_TLS in its environment, or in that of its nearest ancestor with a readable one.
     pub transports: Option<String>,
     /// True if `owners` of the configuration leaves its user out.
-    pub is_left_out: bool,
+    pub is_excluded: bool,
 }
 
 /// Prints what is known of the transports of processes, with warnings. `off` is the setting that switches reading sockets off.
@@ -43,11 +45,14 @@ pub fn report(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     if !processes.is_empty() {
-        writeln!(out, "processes that use NIXL, and their transports:")?;
+        writeln!(
+            out,
+            "processes that use NIXL: version, backends, RDMA devices:"
+        )?;
     }
     let host = rdma_devices_of_host();
     for process in processes {
-        let is_read = off.is_none() && !process.is_left_out;
+        let is_read = off.is_none() && !process.is_excluded;
         let devices = sockets::probe(process.id, is_read);
         let of_host = match (&devices, host.len()) {
             (_, 0) => ", the host has no RDMA device".to_owned(),
@@ -56,12 +61,13 @@ pub fn report(
         };
         writeln!(
             out,
-            "  pid {} ({}: NIXL {}, backends {}{of_host}{}",
+            "  pid {} ({}) user {}: NIXL {}, backends {}{of_host}{}",
             process.id.pid,
-            process.title,
+            process.command,
+            process.user,
             process.version.as_deref().unwrap_or("of unknown version"),
             process.backends,
-            match process.is_left_out {
+            match process.is_excluded {
                 true => ", left out by owners",
                 false => "",
             }
@@ -94,7 +100,7 @@ fn unreadable(err: &io::Error) -> String {
                     "kernel.yama.ptrace_scope is 3, which forbids it to every process".to_owned()
                 }
                 _ => format!(
-                    "a process of another user, or one that has made itself not dumpable, needs CAP_SYS_PTRACE, which owners = the PMDA's own user leaves out{}",
+                    "CAP_SYS_PTRACE is needed to read the sockets of another user's process, or of one that is not dumpable; the PMDA does not keep it if owners names only its own user{}",
                     as_root()
                 ),
             }
@@ -102,7 +108,7 @@ fn unreadable(err: &io::Error) -> String {
         _ => err.to_string(),
     };
     format!(
-        "its sockets cannot be read, so that nixl.process and nixl.agent.tcp_share have no values: {why}"
+        "its sockets cannot be read, so nixl.process.tcp, nixl.process.rdma_devices, nixl.peer and nixl.agent.tcp_share have no new values: {why}"
     )
 }
 

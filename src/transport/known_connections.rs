@@ -9,8 +9,8 @@ use crate::transport::protocol::{ProcessReading, Traffic};
 use crate::transport::sockets::OpenFiles;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Limit of peers of a process in a reading: those whose open connections have had the most bytes.
-const MAX_PEERS: usize = 64;
+/// Limit of peers of a process in a reading, at the end of [`KnownConnections::add`]: those whose open connections have had the most bytes.
+const MAX_READ_PEERS: usize = 64;
 
 /// Number of scans after which a connection that is not found any more is forgotten.
 const KEPT_SCANS: u64 = 6;
@@ -44,7 +44,7 @@ impl KnownConnections {
     }
 
     /// Notes that a process runs and is not read in this scan.
-    pub fn leave_out(&mut self, id: ProcessId) {
+    pub fn postpone(&mut self, id: ProcessId) {
         self.unread.insert(id);
     }
 
@@ -91,7 +91,7 @@ impl KnownConnections {
         reading.rtt = (bytes > 0).then(|| weighted / bytes as f64);
         let mut peers: Vec<_> = peers.into_iter().collect();
         peers.sort_by_key(|(_, (_, all))| std::cmp::Reverse(*all));
-        peers.truncate(MAX_PEERS);
+        peers.truncate(MAX_READ_PEERS);
         let peers = peers.into_iter();
         reading.peers = peers.map(|(peer, (added, _))| (peer, added)).collect();
         reading
@@ -199,11 +199,11 @@ mod tests {
     }
 
     #[test]
-    fn connection_of_a_process_that_is_left_out_counts_for_no_child() {
+    fn connection_of_a_postponed_process_counts_for_no_child() {
         let mut connections = KnownConnections::default();
         scan(&mut connections, false, &[(1, &[(7, 9)]), (2, &[(7, 9)])]);
         connections.begin_scan();
-        connections.leave_out(process(1));
+        connections.postpone(process(1));
         let reading = connections.add(process(2), true, &files(&[(7, 12), (8, 1)]));
         assert_eq!(reading.traffic.sent, 1);
         connections.end_scan(&[process(1), process(2)].into());
@@ -229,7 +229,7 @@ mod tests {
         let mut connections = KnownConnections::default();
         scan(&mut connections, false, &[(1, &[(7, 100)])]);
         connections.begin_scan();
-        connections.leave_out(process(1));
+        connections.postpone(process(1));
         connections.end_scan(&[process(1)].into());
         assert_eq!(scan(&mut connections, true, &[(1, &[(7, 104)])]), [4]);
         for _ in 0..KEPT_SCANS {

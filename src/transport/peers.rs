@@ -6,7 +6,7 @@ use crate::transport::protocol::Traffic;
 use std::net::IpAddr;
 
 /// Limit of peers of an agent that have a row: those with the most bytes.
-pub const MAX_PEERS: usize = 16;
+pub const MAX_PUBLISHED_PEERS: usize = 16;
 /// Limit of peers whose traffic is kept. A peer that has a row again goes on from its last value.
 const MAX_KEPT: usize = 256;
 /// Numbers for peers.
@@ -58,7 +58,7 @@ impl Peers {
     /// Gives a peer a row. Returns the peer that has none now: this one, or one with fewer bytes.
     fn insert(&mut self, address: IpAddr, traffic: Traffic) -> Option<(IpAddr, Traffic)> {
         let mut displaced = None;
-        if self.all.len() >= MAX_PEERS {
+        if self.all.len() >= MAX_PUBLISHED_PEERS {
             let least =
                 { self.all.iter().enumerate() }.min_by_key(|(_, peer)| peer.traffic.bytes());
             let (at, least) = least?;
@@ -157,7 +157,7 @@ mod tests {
             peers.add(&reading(20..21));
         }
         assert!(sums(&peers).contains(&(20, 4)), "also those without a row");
-        assert_eq!(peers.iter().count(), MAX_PEERS);
+        assert_eq!(peers.iter().count(), MAX_PUBLISHED_PEERS);
     }
 
     #[test]

@@ -28,15 +28,17 @@ pub struct RequestedProcess {
     pub library: Option<PathBuf>,
 }
 
-/// Response of the worker. A response to a request is any number of `Begun`, each followed by `Read` or `Failed`, and then `Done`.
+/// Response of the worker. A response to a request is any number of `Begun`, each followed by `Read`, `Ended` or `Failed`, and then `Done`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum Response {
     /// The process is read next. If nothing follows, it stalls the worker.
     Begun(ProcessId),
     /// The process was read.
     Read(ProcessReading),
-    /// The process has ended or may not be read. The text says why, if it runs.
-    Failed(ProcessId, Option<String>),
+    /// The process has ended.
+    Ended(ProcessId),
+    /// The process runs and could not be read, for this reason.
+    Failed(ProcessId, String),
     /// All processes were read.
     Done,
 }

@@ -18,14 +18,14 @@ pub struct TransportScans {
     /// Program to start with [`crate::transport::client::OPTION`]. `None`: nothing is scanned.
     pub program: Option<PathBuf>,
     worker: Option<WorkerProcess>,
-    running: Option<RunningScan>,
+    running: Option<RunningSocketScan>,
     abandoned: Vec<Abandoned>,
     /// True if the last start of a worker failed, and that was logged.
     has_failed: bool,
 }
 
 #[derive(Debug)]
-struct RunningScan {
+struct RunningSocketScan {
     /// Process that is being read.
     process: Option<ProcessId>,
     progress_at: Instant,
@@ -66,7 +66,7 @@ impl TransportScans {
         }
         match self.send(request, now) {
             Ok(()) => {
-                self.running = Some(RunningScan {
+                self.running = Some(RunningSocketScan {
                     process: None,
                     progress_at: now,
                 });
@@ -133,7 +133,7 @@ impl TransportScans {
                 Err(err) => break Some(Some(err)),
             }
         };
-        // A worker that someone has stopped does not wait for the process.
+        // A worker that a signal has stopped does not wait for the process.
         let is_stopped = self.worker.as_ref().is_some_and(WorkerProcess::is_stopped);
         let process = running.process.filter(|_| !is_stopped);
         match failure {
@@ -164,7 +164,7 @@ impl TransportScans {
     fn fail(&mut self, err: &io::Error, now: Instant) {
         if !std::mem::replace(&mut self.has_failed, true) {
             tracing::warn!(
-                "nixl.process: the process that reads sockets cannot be started, or has ended: {err}; it is tried again with each scan"
+                "transport worker: no response, or it ended or cannot be started: {err}; the next socket scan starts another"
             );
         }
         self.stop(now);
@@ -180,7 +180,7 @@ impl TransportScans {
         let group = skip_group(stalled);
         let _about = log::about(uid(stalled.pid));
         tracing::warn!(
-            "process {}: reading its sockets blocks, so a scan of sockets was abandoned after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({waiting} scans wait; with {MAX_ABANDONED}, no scan starts)",
+            "process {}: reading its sockets blocks, so a socket scan was abandoned after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({waiting} scans wait; with {MAX_ABANDONED}, no scan starts)",
             stalled.pid
         );
         abandoned.group = Some(group);

@@ -42,7 +42,7 @@ pub struct Connection {
     pub traffic: Traffic,
 }
 
-/// Reads the open files of a process. A socket that a thread of the process sends to can block it without end.
+/// Reads the open files of a process. Blocks while a thread of the process holds the lock of a socket, without limit.
 ///
 /// # Errors
 /// The process has ended (ESRCH), has too many open files (EMFILE), or may not be read.
@@ -50,7 +50,7 @@ pub fn read(id: ProcessId) -> io::Result<OpenFiles> {
     let process = open(id)?;
     let mut files = OpenFiles::default();
     let (mut sockets, mut devices) = (HashSet::new(), HashSet::new());
-    let mut copies = Copies::default();
+    let mut copies = CopyResults::default();
     for_each_file(id.pid, |fd, target| {
         if is_rdma_device(&target) {
             devices.insert(target);
@@ -59,7 +59,7 @@ pub fn read(id: ProcessId) -> io::Result<OpenFiles> {
             && let Some(copy) = copies.make(&process, fd)?
         {
             files.connections.extend(connection(copy));
-            // Not before: another descriptor may be the same socket.
+            // Only after a copy: if this descriptor was closed meanwhile, another one of the same socket is tried.
             sockets.insert(target);
         }
         Ok(())
@@ -69,19 +69,19 @@ pub fn read(id: ProcessId) -> io::Result<OpenFiles> {
     Ok(files)
 }
 
-/// Returns the number of RDMA devices that a process has open. With `copies`, it copies the descriptor of one socket, to find out
+/// Returns the number of RDMA devices that a process has open. With `may_copy`, it copies the descriptor of one socket, to find out
 /// whether [`read`] may, and reads nothing of it.
 ///
 /// # Errors
 /// Those of [`read`].
-pub fn probe(id: ProcessId, copies: bool) -> io::Result<usize> {
+pub fn probe(id: ProcessId, may_copy: bool) -> io::Result<usize> {
     let process = open(id)?;
     let mut devices = HashSet::new();
-    let mut made = Copies::default();
+    let mut made = CopyResults::default();
     for_each_file(id.pid, |fd, target| {
         if is_rdma_device(&target) {
             devices.insert(target);
-        } else if copies && !made.has_any && is_socket(&target) {
+        } else if may_copy && !made.has_any && is_socket(&target) {
             made.make(&process, fd)?;
         }
         Ok(())
@@ -137,16 +137,16 @@ fn for_each_file(
     Ok(())
 }
 
-/// Copies of the sockets of a process.
+/// Results of copying the sockets of a process.
 #[derive(Debug, Default)]
-struct Copies {
+struct CopyResults {
     /// True if a descriptor was copied.
     has_any: bool,
     /// True if SELinux has denied a descriptor. The module of this project allows TCP sockets only.
     was_denied: bool,
 }
 
-impl Copies {
+impl CopyResults {
     /// Copies a descriptor of a process. `None`: it was closed meanwhile, or is denied.
     fn make(&mut self, process: &ProcessHandle, fd: RawFd) -> io::Result<Option<OwnedFd>> {
         let copy = process.descriptor(fd);
@@ -168,7 +168,7 @@ impl Copies {
     }
 }
 
-/// Reads a socket. Returns `None` if it is not a TCP connection.
+/// Reads a socket, and closes the copy. Returns `None` if it is not a TCP connection.
 fn connection(copy: OwnedFd) -> Option<Connection> {
     let (Ok(info), Ok(cookie)) = (socket::tcp_info(&copy), socket::cookie(&copy)) else {
         return None;

@@ -2,7 +2,7 @@
 
 //! The worker process: reads the processes of a request, and writes what it has read.
 //!
-//! It is a process of its own, not a thread. Reading a socket waits for its lock without regard to signals (`__lock_sock` of Linux's
+//! It is a separate process, not a thread. Reading a socket waits for its lock without regard to signals (`__lock_sock` of Linux's
 //! net/core/sock.c), and any user can keep the lock of a socket of its own: a send(2) from a mapping of a FUSE file that does not
 //! answer. A thread that waits there would keep the daemon, its locks and its files for as long.
 
@@ -18,10 +18,13 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time that the processes of all users together may take in each [`SCAN_PERIOD`], as a mean. Each user gets an equal share. A user
-/// whose processes have used it up, or more, is left out until it is paid back. So no user makes another one wait for long.
+/// Elapsed time in each [`SCAN_PERIOD`] that the users share equally. A user is charged for the time of its processes, at most
+/// [`MAX_DEBT`] allowances, and postponed until that is paid back. So no user makes another one wait for long.
 const SCAN_TIME: Duration = Duration::from_millis(500);
-/// Limit of the shares that a user pays back, so that its readings are never older than a minute for that reason.
+/// Limit of a scan: no further process is read after it. Many users with slow processes reach it, since each is charged
+/// [`MAX_DEBT`] allowances at most.
+const MAX_SCAN_TIME: Duration = Duration::from_secs(1);
+/// Limit of the allowances that a user pays back, so that its readings are never older than a minute for that reason.
 const MAX_DEBT: u32 = 4;
 
 /// State of the worker between two scans.
@@ -61,7 +64,7 @@ pub fn run(requests: impl BufRead, mut responses: impl Write) -> io::Result<()> 
     let mut worker = Worker::default();
     for request in requests.lines() {
         let request: Request = serde_json::from_str(&request?)?;
-        worker.scan(&request, |response| {
+        worker.scan(&request, MAX_SCAN_TIME, |response| {
             serde_json::to_writer(&mut responses, response)?;
             responses.write_all(b"\n")?;
             responses.flush()
@@ -71,57 +74,58 @@ pub fn run(requests: impl BufRead, mut responses: impl Write) -> io::Result<()> 
 }
 
 impl Worker {
+    /// Reads the processes of a request, for at most `limit` and the time of one process.
     fn scan(
         &mut self,
         request: &Request,
+        limit: Duration,
         mut respond: impl FnMut(&Response) -> io::Result<()>,
     ) -> io::Result<()> {
         let running: HashSet<ProcessId> = request.processes.iter().map(|one| one.id).collect();
         self.last_read.retain(|id, _| running.contains(id));
         self.scan += 1;
-        let share = self.pay_back(&request.processes);
+        let allowance = self.pay_back(&request.processes);
+        let began = Instant::now();
         self.connections.begin_scan();
         for process in self.in_order(&request.processes) {
             let (id, uid) = (process.id, process.uid);
-            if self.used[&uid] >= share {
-                self.connections.leave_out(id);
+            if self.used[&uid] >= allowance || began.elapsed() >= limit {
+                self.connections.postpone(id);
                 continue;
             }
             respond(&Response::Begun(id))?;
             let start = Instant::now();
             let response = match self.read(process) {
                 Ok(reading) => Response::Read(reading),
+                Err(err) if has_ended(&err) => Response::Ended(id),
                 Err(err) => {
-                    let why = (!has_ended(&err)).then(|| err.to_string());
-                    if why.is_some() {
-                        self.connections.leave_out(id);
-                    }
-                    Response::Failed(id, why)
+                    self.connections.postpone(id);
+                    Response::Failed(id, err.to_string())
                 }
             };
             self.last_read.insert(id, self.scan);
             let used = self.used.entry(uid).or_default();
-            *used = (*used + start.elapsed()).min(share * MAX_DEBT);
+            *used = (*used + start.elapsed()).min(allowance * MAX_DEBT);
             respond(&response)?;
         }
         self.connections.end_scan(&running);
         respond(&Response::Done)
     }
 
-    /// Pays back what each user has used, for the time since the last scan. Returns the share of a user.
+    /// Pays back what each user has used, for the time since the last scan. Returns the allowance of a user.
     fn pay_back(&mut self, processes: &[RequestedProcess]) -> Duration {
         let users: HashSet<u32> = processes.iter().map(|process| process.uid).collect();
-        let share = SCAN_TIME / u32::try_from(users.len()).unwrap_or(u32::MAX).max(1);
+        let allowance = SCAN_TIME / u32::try_from(users.len()).unwrap_or(u32::MAX).max(1);
         let now = Instant::now();
         let since = self.began.replace(now).map(|began| now - began);
         let periods = since.unwrap_or_default().as_secs_f64() / SCAN_PERIOD.as_secs_f64();
-        let paid = share.mul_f64(periods.min(f64::from(MAX_DEBT)));
+        let paid = allowance.mul_f64(periods.min(f64::from(MAX_DEBT)));
         self.used.retain(|uid, _| users.contains(uid));
         for uid in users {
             let used = self.used.entry(uid).or_default();
             *used = used.saturating_sub(paid);
         }
-        share
+        allowance
     }
 
     /// Returns processes in the order in which they are read: first those of users that have paid back all; then those that were not
@@ -170,19 +174,19 @@ mod tests {
     }
 
     #[test]
-    fn user_that_used_more_than_its_share_is_read_last() {
+    fn user_that_used_more_than_its_allowance_is_read_last() {
         let all = [process(1, 7), process(2, 8), process(3, 7)];
         let mut worker = Worker::default();
-        let share = worker.pay_back(&all);
-        assert_eq!(share, SCAN_TIME / 2, "of two users");
+        let allowance = worker.pay_back(&all);
+        assert_eq!(allowance, SCAN_TIME / 2, "of two users");
         assert_eq!(order(&worker, &all), [1, 2, 3]);
-        // The first one took long, and the third was left out.
-        worker.used.insert(7, 4 * share);
+        // The first one took long, and the third was postponed.
+        worker.used.insert(7, 4 * allowance);
         worker.last_read = all[..2].iter().map(|one| (one.id, 1)).collect();
         assert_eq!(order(&worker, &all), [2, 3, 1]);
         // Paid back by time, not by scans: those of the next second change little.
         worker.pay_back(&all);
-        assert!(worker.used[&7] > 3 * share);
+        assert!(worker.used[&7] > 3 * allowance);
         worker.began = Instant::now().checked_sub(SCAN_PERIOD * 4);
         worker.pay_back(&all);
         assert_eq!(worker.used[&7], Duration::ZERO);
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn user_with_a_debt_is_left_out_and_others_are_read() {
+    fn user_with_a_debt_is_postponed_and_others_are_read() {
         let own = ProcessId::of(std::process::id()).expect("it runs");
         let all = [7, 8].map(|uid| RequestedProcess {
             id: own,
@@ -201,25 +205,30 @@ mod tests {
             processes: all.to_vec(),
         };
         let mut worker = Worker::default();
-        let users = |worker: &mut Worker| {
+        let users = |worker: &mut Worker, limit| {
             let mut count = 0;
             let respond = |response: &Response| {
                 count += u32::from(matches!(response, Response::Begun(_)));
                 Ok(())
             };
-            worker.scan(&request, respond).expect("no pipe");
+            worker.scan(&request, limit, respond).expect("no pipe");
             count
         };
-        assert_eq!(users(&mut worker), 2);
+        assert_eq!(users(&mut worker, MAX_SCAN_TIME), 2);
         worker.used.insert(7, SCAN_TIME);
-        assert_eq!(users(&mut worker), 1);
+        assert_eq!(users(&mut worker, MAX_SCAN_TIME), 1);
         worker.began = Instant::now().checked_sub(SCAN_PERIOD * MAX_DEBT);
-        assert_eq!(users(&mut worker), 2);
+        assert_eq!(users(&mut worker, MAX_SCAN_TIME), 2);
         assert!(
             worker
                 .used
                 .values()
                 .all(|used| *used <= SCAN_TIME * MAX_DEBT)
+        );
+        assert_eq!(
+            users(&mut worker, Duration::ZERO),
+            0,
+            "none after the limit"
         );
     }
 }
