@@ -24,7 +24,7 @@ impl Collector {
         &self.transports
     }
 
-    /// Begins a scan of sockets if one is due, and applies its result when it ends. Never waits.
+    /// Begins a socket scan if one is due, and applies its result when it ends. Never waits.
     pub(super) fn read_transports(&mut self, now: Instant) {
         let Some(read) = self.transports.poll(now) else {
             return;
