@@ -17,6 +17,7 @@ help:
 	@echo "                    of each system call on rings and state, hostile files, 50 restarts of real NIXL"
 	@echo "make soak           hundreds of agents start and exit; MINUTES=10"
 	@echo "make bench          measure drains, fetches, memory and processor time for docs/speed.md; QUICK=1: into target/; ONLY=\"load push\": print some"
+	@echo "make compare        pmdanixl beside NIXL's own exporters under one load of real NIXL (docs/testing.md); RUNS=5 SECONDS=10"
 	@echo "make engines        real vLLM servers on this host's CPUs: figures, labels, kills (docs/testing.md); STEPS=\"pull tp2\" for some"
 	@echo "make fleet          three hosts in namespaces: archives, Redis, queries, a lost connection (docs/fleet.md)"
 	@echo "make fleet-cost     measure archives and Redis of a host with 8, 64 and 1,000 agents (docs/fleet.md)"
@@ -76,6 +77,9 @@ soak:
 bench:
 	@scripts/bench
 
+compare:
+	@scripts/compare $(or $(RUNS),5) $(or $(SECONDS),10)
+
 engines:
 	@scripts/engines
 
@@ -106,4 +110,4 @@ dashboard:
 clean:
 	@. scripts/env && cargo clean && rm -f help.dir help.pag
 
-.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench engines fleet fleet-cost scrape-cost loc against fuzz mutants install uninstall dashboard clean
+.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench compare engines fleet fleet-cost scrape-cost loc against fuzz mutants install uninstall dashboard clean
