@@ -130,7 +130,9 @@ fn check_lists_agents_without_telemetry_and_the_cause() {
         "{why}"
     );
     assert_eq!(seen.cause(&said), None, "it has a ring: {said}");
-    let (_, transports) = { said.split_once("and their transports:\n") }.expect("a list");
+    let (_, transports) =
+        { said.split_once("processes that use NIXL: version, backends, RDMA devices:\n") }
+            .expect("a list");
     for process in [&off, &seen] {
         let line = format!("  pid {} (", process.pid);
         let line = { transports.lines() }.find(|other| other.starts_with(&line));

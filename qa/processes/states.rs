@@ -296,7 +296,7 @@ fn ring_of_unknown_version_is_counted_but_not_published() {
         assert!(pmcd.values(metric).is_empty(), "{metric}");
     }
     let path = home.ring("future");
-    let named = format!("{path:?}: rejected: ring version 5");
+    let named = format!("{path:?}: rejected: ring version 6");
     wait_for("the log names it", || {
         pmcd.log().contains(&named).then_some(())
     });
