@@ -8,12 +8,15 @@ use crate::procfs::process::ProcessId;
 use crate::transport::protocol::{ProcessReading, Traffic};
 use crate::transport::sockets::OpenFiles;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
 
 /// Limit of peers of a process in a reading, at the end of [`KnownConnections::add`]: those whose open connections have had the most bytes.
 const MAX_READ_PEERS: usize = 64;
 
 /// Number of scans after which a connection that is not found any more is forgotten.
 const KEPT_SCANS: u64 = 6;
+/// Limit of connections: some 40 MB. Beyond it, the process with most of them is forgotten.
+const MAX_CONNECTIONS: usize = 1 << 18;
 
 /// Connections of all processes, as they were read last.
 #[derive(Debug, Default)]
@@ -23,7 +26,7 @@ pub struct KnownConnections {
     processes: HashSet<ProcessId>,
     /// Number of the current scan.
     scan: u64,
-    /// Processes that run and are not read in the current scan.
+    /// Processes that run and were not read yet in the current scan.
     unread: HashSet<ProcessId>,
 }
 
@@ -31,29 +34,33 @@ pub struct KnownConnections {
 struct KnownConnection {
     /// Process that it counted for.
     process: ProcessId,
+    /// Address of its peer when it was last connected.
+    peer: Option<IpAddr>,
     traffic: Traffic,
     /// Scan in which it was read last.
     scan: u64,
 }
 
 impl KnownConnections {
-    /// Begins a scan of all processes.
-    pub fn begin_scan(&mut self) {
+    /// Begins a scan of these processes.
+    pub fn begin_scan(&mut self, running: &HashSet<ProcessId>) {
         self.scan += 1;
-        self.unread.clear();
+        self.unread.clone_from(running);
     }
 
-    /// Notes that a process runs and is not read in this scan.
-    pub fn postpone(&mut self, id: ProcessId) {
-        self.unread.insert(id);
+    /// Notes that a process has ended: its connections count for the process that inherited them.
+    pub fn remove(&mut self, id: ProcessId) {
+        self.unread.remove(&id);
     }
 
     /// Adds the connections of a process. `was_counted` is true if another worker has counted the process: how much of its connections
     /// is not known, so that they count from now on. Returns what they have added.
     pub fn add(&mut self, id: ProcessId, was_counted: bool, files: &OpenFiles) -> ProcessReading {
-        let is_new = self.processes.insert(id);
+        self.unread.remove(&id);
+        let is_resumed = self.processes.insert(id) && was_counted;
         let mut reading = ProcessReading {
             id,
+            is_resumed,
             rdma_devices: u32::try_from(files.rdma_devices).unwrap_or(u32::MAX),
             ..ProcessReading::default()
         };
@@ -64,16 +71,22 @@ impl KnownConnections {
             let is_of_other = |known: &KnownConnection| {
                 known.scan == self.scan || self.unread.contains(&known.process)
             };
-            if known.is_some_and(is_of_other) {
+            // A socket that was never connected is not remembered: a process can have many, at no cost.
+            let is_unused =
+                known.is_none() && connection.peer.is_none() && connection.traffic.bytes() == 0;
+            if is_unused || known.is_some_and(is_of_other) {
                 continue;
             }
+            // A connection that has ended has no peer any more.
+            let peer = connection.peer.or(known.and_then(|known| known.peer));
             let added = match known {
                 Some(known) => connection.traffic.since(&known.traffic),
-                None if is_new && was_counted => Traffic::default(),
+                None if is_resumed => Traffic::default(),
                 None => connection.traffic,
             };
             let known = KnownConnection {
                 process: id,
+                peer,
                 traffic: connection.traffic,
                 scan: self.scan,
             };
@@ -81,7 +94,7 @@ impl KnownConnections {
             reading.connections += u32::from(connection.peer.is_some());
             reading.traffic += added;
             weighted += f64::from(connection.rtt) * added.bytes() as f64;
-            if let Some(peer) = connection.peer {
+            if let Some(peer) = peer {
                 let (sum, all) = peers.entry(peer).or_insert((Traffic::default(), 0_u64));
                 *sum += added;
                 *all = all.saturating_add(connection.traffic.bytes());
@@ -104,6 +117,30 @@ impl KnownConnections {
         self.processes.retain(|id| running.contains(id));
         self.connections
             .retain(|_, known| scan - known.scan < KEPT_SCANS || unread.contains(&known.process));
+        self.limit(MAX_CONNECTIONS);
+        self.connections.shrink_to(2 * self.connections.len());
+    }
+
+    /// Forgets the processes with most connections until there are at most `limit`. The next reading of such a process counts from then
+    /// on, as that of a new worker.
+    fn limit(&mut self, limit: usize) {
+        if self.connections.len() <= limit {
+            return;
+        }
+        let mut counts: HashMap<ProcessId, usize> = HashMap::new();
+        for known in self.connections.values() {
+            *counts.entry(known.process).or_default() += 1;
+        }
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_by_key(|&(_, count)| count);
+        let mut excess = self.connections.len() - limit;
+        while excess > 0
+            && let Some((process, count)) = counts.pop()
+        {
+            excess = excess.saturating_sub(count);
+            self.processes.remove(&process);
+            self.connections.retain(|_, known| known.process != process);
+        }
     }
 }
 
@@ -146,13 +183,13 @@ mod tests {
         was_counted: bool,
         all: &[(u32, &[(u64, u64)])],
     ) -> Vec<u64> {
-        known.begin_scan();
+        let running = all.iter().map(|(pid, _)| process(*pid)).collect();
+        known.begin_scan(&running);
         let add = |&(pid, connections): &(u32, &[_])| {
             let reading = known.add(process(pid), was_counted, &files(connections));
             reading.traffic.sent
         };
         let added = all.iter().map(add).collect();
-        let running = all.iter().map(|(pid, _)| process(*pid)).collect();
         known.end_scan(&running);
         added
     }
@@ -202,11 +239,11 @@ mod tests {
     fn connection_of_a_postponed_process_counts_for_no_child() {
         let mut connections = KnownConnections::default();
         scan(&mut connections, false, &[(1, &[(7, 9)]), (2, &[(7, 9)])]);
-        connections.begin_scan();
-        connections.postpone(process(1));
+        let running = [process(1), process(2)].into();
+        connections.begin_scan(&running);
         let reading = connections.add(process(2), true, &files(&[(7, 12), (8, 1)]));
         assert_eq!(reading.traffic.sent, 1);
-        connections.end_scan(&[process(1), process(2)].into());
+        connections.end_scan(&running);
         let all: [(u32, &[_]); 2] = [(1, &[(7, 15)]), (2, &[(7, 15), (8, 1)])];
         assert_eq!(scan(&mut connections, true, &all), [6, 0]);
     }
@@ -228,9 +265,11 @@ mod tests {
     fn connections_of_an_unread_process_are_kept() {
         let mut connections = KnownConnections::default();
         scan(&mut connections, false, &[(1, &[(7, 100)])]);
-        connections.begin_scan();
-        connections.postpone(process(1));
-        connections.end_scan(&[process(1)].into());
+        let running = [process(1)].into();
+        for _ in 0..2 * KEPT_SCANS {
+            connections.begin_scan(&running);
+            connections.end_scan(&running);
+        }
         assert_eq!(scan(&mut connections, true, &[(1, &[(7, 104)])]), [4]);
         for _ in 0..KEPT_SCANS {
             assert_eq!(scan(&mut connections, true, &[]), [0; 0]);
@@ -239,16 +278,72 @@ mod tests {
     }
 
     #[test]
+    fn connection_counts_for_no_child_that_is_read_before_its_parent() {
+        let mut connections = KnownConnections::default();
+        scan(&mut connections, false, &[(1, &[(7, 9)])]);
+        let all: [(u32, &[_]); 2] = [(2, &[(7, 12)]), (1, &[(7, 12)])];
+        assert_eq!(scan(&mut connections, true, &all), [0, 3]);
+        // The parent has ended.
+        let running = [process(1), process(2)].into();
+        connections.begin_scan(&running);
+        connections.remove(process(1));
+        let reading = connections.add(process(2), true, &files(&[(7, 20)]));
+        assert_eq!(reading.traffic.sent, 8);
+    }
+
+    #[test]
+    fn bytes_of_an_ended_connection_count_for_its_peer() {
+        let mut connections = KnownConnections::default();
+        scan(&mut connections, false, &[(1, &[(7, 9)])]);
+        let mut files = files(&[(7, 30)]);
+        files.connections[0].peer = None;
+        connections.begin_scan(&[process(1)].into());
+        let reading = connections.add(process(1), true, &files);
+        assert_eq!(
+            (reading.connections, &*reading.peers),
+            (0, &[(PEER, traffic(21))][..])
+        );
+    }
+
+    #[test]
+    fn unused_sockets_are_not_remembered() {
+        let mut connections = KnownConnections::default();
+        let mut files = files(&[(7, 0), (8, 5)]);
+        for connection in &mut files.connections {
+            connection.peer = None;
+        }
+        connections.begin_scan(&[process(1)].into());
+        connections.add(process(1), false, &files);
+        assert!(connections.connections.keys().eq(&[8]));
+    }
+
+    #[test]
+    fn process_with_most_connections_is_forgotten_beyond_the_limit() {
+        let mut connections = KnownConnections::default();
+        let all: [(u32, &[_]); 2] = [(1, &[(7, 9), (8, 9)]), (2, &[(9, 9)])];
+        scan(&mut connections, false, &all);
+        connections.limit(3);
+        assert_eq!(connections.connections.len(), 3);
+        connections.limit(2);
+        assert!(connections.connections.keys().eq(&[9]));
+        let all: [(u32, &[_]); 2] = [(1, &[(7, 15), (8, 9)]), (2, &[(9, 11)])];
+        assert_eq!(scan(&mut connections, true, &all), [0, 2]);
+        let all: [(u32, &[_]); 2] = [(1, &[(7, 16), (8, 9)]), (2, &[(9, 11)])];
+        assert_eq!(scan(&mut connections, true, &all), [1, 0]);
+    }
+
+    #[test]
     fn round_trip_time_is_weighted_by_bytes() {
         let mut connections = KnownConnections::default();
         let mut files = files(&[(7, 300), (8, 100), (9, 0)]);
         files.connections[0].rtt = 1000;
         files.connections[2].peer = None;
-        connections.begin_scan();
+        let running = [process(1)].into();
+        connections.begin_scan(&running);
         let reading = connections.add(process(1), false, &files);
         assert_eq!((reading.rtt, reading.connections), (Some(775.0), 2));
         assert_eq!(reading.peers, [(PEER, traffic(400))]);
-        connections.begin_scan();
+        connections.begin_scan(&running);
         let reading = connections.add(process(1), true, &files);
         assert_eq!(
             (reading.rtt, &*reading.peers),

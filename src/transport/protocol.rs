@@ -48,6 +48,8 @@ pub enum Response {
 pub struct ProcessReading {
     /// Process.
     pub id: ProcessId,
+    /// True if bytes were lost before it: another worker has counted the process until now.
+    pub is_resumed: bool,
     /// Version of NIXL, if it was requested and is known.
     pub version: Option<String>,
     /// Number of RDMA devices that the process has open.

@@ -33,7 +33,7 @@ struct Worker {
     connections: KnownConnections,
     /// Time that each user has used and has not paid back.
     used: HashMap<u32, Duration>,
-    /// Number of the scan that read a process last.
+    /// Number of the scan that read a process last, or that found it.
     last_read: HashMap<ProcessId, u64>,
     /// Number of the current scan.
     scan: u64,
@@ -84,24 +84,26 @@ impl Worker {
         let running: HashSet<ProcessId> = request.processes.iter().map(|one| one.id).collect();
         self.last_read.retain(|id, _| running.contains(id));
         self.scan += 1;
+        for process in &request.processes {
+            self.last_read.entry(process.id).or_insert(self.scan);
+        }
         let allowance = self.pay_back(&request.processes);
         let began = Instant::now();
-        self.connections.begin_scan();
+        self.connections.begin_scan(&running);
         for process in self.in_order(&request.processes) {
             let (id, uid) = (process.id, process.uid);
             if self.used[&uid] >= allowance || began.elapsed() >= limit {
-                self.connections.postpone(id);
                 continue;
             }
             respond(&Response::Begun(id))?;
             let start = Instant::now();
             let response = match self.read(process) {
                 Ok(reading) => Response::Read(reading),
-                Err(err) if has_ended(&err) => Response::Ended(id),
-                Err(err) => {
-                    self.connections.postpone(id);
-                    Response::Failed(id, err.to_string())
+                Err(err) if has_ended(&err) => {
+                    self.connections.remove(id);
+                    Response::Ended(id)
                 }
+                Err(err) => Response::Failed(id, err.to_string()),
             };
             self.last_read.insert(id, self.scan);
             let used = self.used.entry(uid).or_default();
@@ -128,13 +130,13 @@ impl Worker {
         allowance
     }
 
-    /// Returns processes in the order in which they are read: first those of users that have paid back all; then those that were not
-    /// read for longest; then the oldest, which is their order in the request.
+    /// Returns processes in the order in which they are read: first those of users that have paid back all, the oldest first, which is
+    /// their order in the request. Of the others, not all may be read: first comes the one that has waited for longest.
     fn in_order<'a>(&self, processes: &'a [RequestedProcess]) -> Vec<&'a RequestedProcess> {
         let mut all: Vec<_> = processes.iter().collect();
         all.sort_by_key(|process| {
             let has_debt = !self.used[&process.uid].is_zero();
-            (has_debt, self.last_read.get(&process.id).copied())
+            (has_debt, has_debt.then(|| self.last_read[&process.id]))
         });
         all
     }
@@ -177,12 +179,15 @@ mod tests {
     fn user_that_used_more_than_its_allowance_is_read_last() {
         let all = [process(1, 7), process(2, 8), process(3, 7)];
         let mut worker = Worker::default();
+        // A new process, such as a child that has just been forked, does not come first.
+        worker.last_read = all[..2].iter().map(|one| (one.id, 1)).collect();
         let allowance = worker.pay_back(&all);
         assert_eq!(allowance, SCAN_TIME / 2, "of two users");
         assert_eq!(order(&worker, &all), [1, 2, 3]);
         // The first one took long, and the third was postponed.
         worker.used.insert(7, 4 * allowance);
-        worker.last_read = all[..2].iter().map(|one| (one.id, 1)).collect();
+        worker.last_read = all.iter().map(|one| (one.id, 2)).collect();
+        worker.last_read.insert(all[2].id, 1);
         assert_eq!(order(&worker, &all), [2, 3, 1]);
         // Paid back by time, not by scans: those of the next second change little.
         worker.pay_back(&all);

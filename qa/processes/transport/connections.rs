@@ -126,6 +126,26 @@ fn inherited_connections_count_once_for_the_oldest_process() {
 }
 
 #[test]
+fn child_forked_between_two_readings_takes_no_bytes_of_its_parent() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let (_server, to) = server();
+    let mut process = Process::start(&home);
+    process.run(&format!("one = connect({to}); send(one, 1000)"));
+    let mut link = start(&home);
+    let pid = process.pid();
+    row_when(&mut link, pid, "read", |row| row.sent == 1000 + SYN);
+    process.run("send(one, 500)");
+    let child = process.number("fork()");
+    let _ring = ring(&home, "new");
+    let row = row_when(&mut link, child, "read", |_| true);
+    assert_eq!(row, Tcp::default());
+    row_when(&mut link, pid, "exact", |row| row.sent == 1500 + SYN);
+}
+
+#[test]
 fn process_with_a_reused_pid_gets_a_row_of_its_own() {
     if !is_possible() {
         return;
