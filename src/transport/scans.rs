@@ -8,6 +8,7 @@ use crate::procfs::process::ProcessId;
 use crate::procfs::scan_threads::{MAX_ABANDONED, SKIP_TIME, STALL_TIMEOUT, skip_group};
 use crate::transport::client::{AbandonedWorker, WorkerProcess};
 use crate::transport::protocol::{Request, Response};
+use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -19,6 +20,8 @@ pub struct TransportScans {
     pub program: Option<PathBuf>,
     worker: Option<WorkerProcess>,
     running: Option<RunningSocketScan>,
+    /// Groups of the requested processes. A process that stalls a worker may be gone when the worker is abandoned.
+    groups: HashMap<ProcessId, String>,
     abandoned: Vec<Abandoned>,
     /// True if the last start of a worker failed, and that was logged.
     has_failed: bool,
@@ -54,8 +57,14 @@ impl TransportScans {
         let Some(first) = groups.next() else {
             return false;
         };
-        let group = skip_group(process);
+        let group = self.group(process);
         *first == group || groups.any(|other| *other == group)
+    }
+
+    /// Returns the group of a process, as it was before the worker began to read it.
+    fn group(&self, process: ProcessId) -> String {
+        let known = self.groups.get(&process).cloned();
+        known.unwrap_or_else(|| skip_group(process))
     }
 
     /// Starts a scan. Does nothing if there are 8 abandoned workers, or if no worker can be started.
@@ -64,6 +73,10 @@ impl TransportScans {
         if self.waiting() >= MAX_ABANDONED {
             return;
         }
+        let requested: HashMap<ProcessId, String> = { request.processes.iter() }
+            .map(|process| (process.id, self.group(process.id)))
+            .collect();
+        self.groups = requested;
         match self.send(request, now) {
             Ok(()) => {
                 self.running = Some(RunningSocketScan {
@@ -173,11 +186,10 @@ impl TransportScans {
     /// Abandons the worker, which a process has stalled.
     fn abandon(&mut self, stalled: ProcessId, now: Instant) {
         self.stop(now);
-        let waiting = self.waiting();
+        let (waiting, group) = (self.waiting(), self.group(stalled));
         let Some(abandoned) = self.abandoned.last_mut() else {
             return;
         };
-        let group = skip_group(stalled);
         let _about = log::about(uid(stalled.pid));
         tracing::warn!(
             "process {}: reading its sockets blocks, so a socket scan was abandoned after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({waiting} scans wait; with {MAX_ABANDONED}, no scan starts)",
@@ -291,6 +303,34 @@ mod tests {
         assert!(scans.is_skipped(process), "for ten minutes");
         scans.reap(start + STALL_TIMEOUT + SKIP_TIME);
         assert!(!scans.is_skipped(process));
+    }
+
+    #[test]
+    fn group_of_a_process_is_skipped_after_its_end() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut child = Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .expect("sleep is there");
+        let process = ProcessId::of(child.id()).expect("it runs");
+        let begun = serde_json::to_string(&Response::Begun(process)).expect("JSON");
+        let mut scans = scans(directory.path(), &format!("echo '{begun}'; exec sleep 600"));
+        let request = Request {
+            processes: vec![RequestedProcess {
+                id: process,
+                uid: 0,
+                was_counted: false,
+                library: None,
+            }],
+        };
+        let start = Instant::now();
+        scans.start(&request, start);
+        while scans.poll(start).is_empty() {}
+        scans.groups.insert(process, "of uid 7".into());
+        child.kill().and_then(|()| child.wait()).expect("it runs");
+        scans.poll(start + STALL_TIMEOUT);
+        let groups = scans.abandoned.iter().map(|one| one.group.as_deref());
+        assert!(groups.eq([Some("of uid 7")]));
     }
 
     #[test]

@@ -61,7 +61,7 @@ fn killed_worker_moves_no_counter_back() {
         assert_ne!(worker(&link), killed);
         last = rows(&mut link)[&pid];
     }
-    let messages = home.log().matches("the process that reads sockets").count();
+    let messages = home.log().matches("transport worker: ").count();
     // A kill between two scans costs nothing.
     assert!(messages <= 2, "{}", home.log());
     // A process that no worker has counted before counts as a whole.
