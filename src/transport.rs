@@ -88,6 +88,12 @@ impl TransportProcess {
         self.reading.as_ref().map(|(reading, _)| reading)
     }
 
+    /// Returns its traffic if it was read in the last minute.
+    #[must_use]
+    pub fn current_traffic(&self) -> Option<Traffic> {
+        self.reading().and(self.traffic)
+    }
+
     /// Returns the instance id: the process id, and above it the second of the start, modulo 512. So a later process with this process
     /// id hardly ever has the same.
     #[must_use]
@@ -128,10 +134,20 @@ impl AgentTransport {
             (self.process, self.share) = (id, Share::default());
         }
         if let Some((process, reading)) = read {
+            if reading.is_resumed {
+                // Bytes by TCP were lost since the last reading, those by NIXL were not.
+                self.share = Share::default();
+            }
             self.share
                 .add(now, process.traffic.unwrap_or_default(), nixl);
             self.peers.add(&reading.peers);
         }
+    }
+
+    /// True if the process was read in the last minute.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        self.process.is_some()
     }
 
     /// Returns the share of its bytes that went over TCP in the last minute. `None`: it is not known, or there were few.

@@ -116,6 +116,35 @@ fn reading(process: ProcessId, sent: u64) -> Response {
 }
 
 #[test]
+fn lost_bytes_leave_the_share_without_a_value() {
+    const MIB: u64 = 1 << 20;
+    let mut transports = transports(&[found(1, 0, b"/l")]);
+    let mut agent = AgentTransport::default();
+    let mut read = |seconds, added, nixl, is_resumed| {
+        let Response::Read(reading) = reading(id(1), added) else {
+            unreachable!()
+        };
+        let response = Response::Read(ProcessReading {
+            is_resumed,
+            ..reading
+        });
+        apply(&mut transports, response);
+        let nixl = Bytes {
+            sent: nixl,
+            received: 0,
+        };
+        let now = Instant::now() + Duration::from_secs(seconds);
+        agent.update(transports.get(id(1)), nixl, now);
+        agent.tcp_share()
+    };
+    assert_eq!(read(0, 0, 0, false), None);
+    assert_eq!(read(10, 2 * MIB, 2 * MIB, false), Some(1.0));
+    // Another worker does not know what was moved meanwhile.
+    assert_eq!(read(20, 0, 4 * MIB, true), None);
+    assert_eq!(read(30, 2 * MIB, 6 * MIB, false), Some(1.0));
+}
+
+#[test]
 fn process_that_a_scan_could_not_read_keeps_its_sums() {
     let own = ProcessId::of(std::process::id()).expect("it runs");
     let process = |id| NixlProcess {

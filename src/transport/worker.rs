@@ -178,9 +178,11 @@ mod tests {
     #[test]
     fn user_that_used_more_than_its_allowance_is_read_last() {
         let all = [process(1, 7), process(2, 8), process(3, 7)];
-        let mut worker = Worker::default();
         // A new process, such as a child that has just been forked, does not come first.
-        worker.last_read = all[..2].iter().map(|one| (one.id, 1)).collect();
+        let mut worker = Worker {
+            last_read: all[..2].iter().map(|one| (one.id, 1)).collect(),
+            ..Worker::default()
+        };
         let allowance = worker.pay_back(&all);
         assert_eq!(allowance, SCAN_TIME / 2, "of two users");
         assert_eq!(order(&worker, &all), [1, 2, 3]);

@@ -32,13 +32,13 @@ const fn peer(pmid: Pmid, name: Name, kind: Kind, get: Read<Peer, u64>) -> Metri
 
 pub(super) const ROWS: &[Metric] = &[
     process_u64((24, 0), "process.tcp.tx_bytes", TRAFFIC, |process| {
-        process.traffic.map(|traffic| traffic.sent)
+        process.current_traffic().map(|traffic| traffic.sent)
     }),
     process_u64((24, 1), "process.tcp.rx_bytes", TRAFFIC, |process| {
-        process.traffic.map(|traffic| traffic.received)
+        process.current_traffic().map(|traffic| traffic.received)
     }),
     process_u64((24, 2), "process.tcp.retransmits", EVENTS, |process| {
-        process.traffic.map(|traffic| traffic.retransmits)
+        process.current_traffic().map(|traffic| traffic.retransmits)
     }),
     process_u32((24, 3), "process.tcp.connections", |process| {
         process.reading().map(|reading| reading.connections)

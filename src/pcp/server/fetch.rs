@@ -108,7 +108,10 @@ impl Server {
                 ValueSource::Peer(get) => {
                     let is_requested = is_requested(PEERS);
                     for (id, key) in self.indoms.peers.iter().filter(|(id, _)| is_requested(*id)) {
-                        push(id, self.peer(key).and_then(|(_, peer)| get.value(peer)));
+                        let peer = self
+                            .peer(key)
+                            .filter(|(agent, _)| agent.transport.is_read());
+                        push(id, peer.and_then(|(_, peer)| get.value(peer)));
                     }
                 }
                 ValueSource::AgentOfPeer(get) => {
