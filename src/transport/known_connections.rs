@@ -133,11 +133,10 @@ impl KnownConnections {
         }
         let mut counts: Vec<_> = counts.into_iter().collect();
         counts.sort_by_key(|&(_, count)| count);
-        let mut excess = self.connections.len() - limit;
-        while excess > 0
-            && let Some((process, count)) = counts.pop()
-        {
-            excess = excess.saturating_sub(count);
+        while self.connections.len() > limit {
+            let Some((process, _)) = counts.pop() else {
+                return;
+            };
             self.processes.remove(&process);
             self.connections.retain(|_, known| known.process != process);
         }

@@ -103,9 +103,8 @@ impl TransportScans {
     }
 
     fn send(&mut self, request: &Request, now: Instant) -> io::Result<()> {
-        if let Some(worker) = &mut self.worker
-            && worker.send(request).is_ok()
-        {
+        let worker = self.worker.as_mut();
+        if worker.is_some_and(|worker| worker.send(request).is_ok()) {
             return Ok(());
         }
         // There is none, or it was killed since the last scan.

@@ -54,13 +54,12 @@ pub fn read(id: ProcessId) -> io::Result<OpenFiles> {
     for_each_file(id.pid, |fd, target| {
         if is_rdma_device(&target) {
             devices.insert(target);
-        } else if is_socket(&target)
-            && !sockets.contains(&target)
-            && let Some(copy) = copies.make(&process, fd)?
-        {
-            files.connections.extend(connection(copy));
-            // Only after a copy: if this descriptor was closed meanwhile, another one of the same socket is tried.
-            sockets.insert(target);
+        } else if is_socket(&target) && !sockets.contains(&target) {
+            if let Some(copy) = copies.make(&process, fd)? {
+                files.connections.extend(connection(copy));
+                // Only after a copy: if this descriptor was closed meanwhile, another one of the same socket is tried.
+                sockets.insert(target);
+            }
         }
         Ok(())
     })?;

@@ -50,7 +50,11 @@ fn killed_worker_moves_no_counter_back() {
     let mut last = row_when(&mut link, pid, "there", |_| true);
     for _ in 0..2 {
         let killed = worker(&link);
-        kill(Pid::from_raw(killed.cast_signed()), Signal::SIGKILL).expect("it runs");
+        kill(
+            Pid::from_raw(i32::try_from(killed).expect("a pid")),
+            Signal::SIGKILL,
+        )
+        .expect("it runs");
         wait_for("another worker counts", || {
             process.run("send(both, 100)");
             let row = rows(&mut link)[&pid];
