@@ -3,8 +3,8 @@
 //! Processes that use NIXL, and what they transfer by TCP.
 //!
 //! NIXL does not tell which transport it uses. The kernel does: it counts the bytes of each TCP connection. A worker process
-//! ([`worker`]) reads the sockets of the processes that have NIXL loaded, every 10 s, and sends what was added. This module owns the
-//! table of these processes. It must not know agents: the collector gives them their part. Begin with [`Transports::poll`].
+//! ([`worker`]) reads the sockets of the processes that have NIXL loaded, and sends what was added. This module owns the table of
+//! these processes. It must not know agents: the collector gives them their part. Begin with [`Transports::poll`].
 
 use crate::discovery::name;
 use crate::log;
@@ -29,8 +29,12 @@ pub mod sockets;
 pub mod version;
 pub mod worker;
 
-/// Time between two socket scans.
+/// Time between two socket scans of a few processes.
 const SCAN_PERIOD: Duration = Duration::from_secs(10);
+/// Time between two socket scans for each of many processes. A process with 32 connections takes half a millisecond.
+const SCAN_PERIOD_PER_PROCESS: Duration = Duration::from_millis(300);
+/// Limit of the time between two socket scans.
+const MAX_SCAN_PERIOD: Duration = Duration::from_secs(20);
 /// Time between two socket scans if a process was found meanwhile.
 const MIN_SCAN_PERIOD: Duration = Duration::from_secs(1);
 /// A reading that is older tells nothing of the last minute.
@@ -225,11 +229,9 @@ impl Transports {
             self.scans.stop(now);
             return self.last_scan.take().map(|_| Vec::new());
         }
-        let period = match self.has_new {
-            true => MIN_SCAN_PERIOD,
-            false => SCAN_PERIOD,
-        };
-        let is_due = self.last_scan.is_none_or(|last| now >= last + period);
+        let is_due = self
+            .last_scan
+            .is_none_or(|last| now >= last + self.scan_period());
         if is_due && !self.scans.is_running() {
             (self.last_scan, self.has_new) = (Some(now), false);
             let request = self.request();
@@ -239,6 +241,17 @@ impl Transports {
         let responses = self.scans.poll(now).into_iter();
         changed.extend(responses.filter_map(|response| self.apply(response, now)));
         (!changed.is_empty()).then_some(changed)
+    }
+
+    /// Returns the time from the start of the last socket scan to the next one.
+    fn scan_period(&self) -> Duration {
+        let count = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
+        match self.has_new {
+            true => MIN_SCAN_PERIOD,
+            false => SCAN_PERIOD_PER_PROCESS
+                .saturating_mul(count)
+                .clamp(SCAN_PERIOD, MAX_SCAN_PERIOD),
+        }
     }
 
     /// Drops readings that are too old. Returns their processes.

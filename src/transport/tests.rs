@@ -217,3 +217,18 @@ fn old_reading_has_no_share_and_leaves_the_sums() {
     assert!(process.reading().is_none());
     assert_eq!(process.traffic.map(|traffic| traffic.sent), Some(2 * mib));
 }
+
+#[test]
+fn many_processes_are_read_less_often() {
+    let period = |count: u32| {
+        let found: Vec<_> = (0..count).map(|pid| found(pid, 0, b"/x")).collect();
+        let mut transports = transports(&found);
+        assert_eq!(transports.scan_period(), MIN_SCAN_PERIOD, "they are new");
+        transports.poll(Instant::now());
+        transports.scan_period().as_millis()
+    };
+    assert_eq!(
+        [1, 33, 64, 256].map(period),
+        [10_000, 10_000, 19_200, 20_000]
+    );
+}
