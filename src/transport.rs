@@ -304,7 +304,13 @@ impl Transports {
                 process.reading = Some((reading, now));
                 Some(process.found.id)
             }
-            Response::Ended(id) => self.processes.remove(&id).map(|_| id),
+            Response::Ended(id) => {
+                let process = self.processes.remove(&id)?;
+                // Another thread may run on (execve(2)).
+                self.unlisted
+                    .extend(process.traffic.map(|traffic| (id, traffic)));
+                Some(id)
+            }
             Response::Failed(id, why) => {
                 let process = self.processes.get_mut(&id)?;
                 if process.failure.as_ref() != Some(&why) {

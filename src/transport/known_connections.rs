@@ -9,25 +9,40 @@ use crate::transport::protocol::{ProcessReading, Traffic};
 use crate::transport::sockets::OpenFiles;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 /// Limit of peers of a process in a reading, at the end of [`KnownConnections::add`]: those whose open connections have had the most bytes.
 const MAX_READ_PEERS: usize = 64;
 
-/// Number of scans after which a connection that is not found any more is forgotten.
-const KEPT_SCANS: u64 = 6;
-/// Limit of connections: some 40 MB. Beyond it, the process with most of them is forgotten.
+/// Time after which a connection that is not found any more is forgotten.
+const KEPT_TIME: Duration = Duration::from_secs(120);
+/// Limit of connections: some 40 MB. Beyond it, of the user with most of them the process with most of them is forgotten.
 const MAX_CONNECTIONS: usize = 1 << 18;
 
 /// Connections of all processes, as they were read last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct KnownConnections {
     connections: HashMap<u64, KnownConnection>,
     /// Processes that were read.
     processes: HashSet<ProcessId>,
-    /// Number of the current scan.
-    scan: u64,
+    /// When the current scan began.
+    scan: Instant,
+    /// Processes that run, and their users.
+    running: HashMap<ProcessId, u32>,
     /// Processes that run and were not read yet in the current scan.
     unread: HashSet<ProcessId>,
+}
+
+impl Default for KnownConnections {
+    fn default() -> Self {
+        Self {
+            connections: HashMap::new(),
+            processes: HashSet::new(),
+            scan: Instant::now(),
+            running: HashMap::new(),
+            unread: HashSet::new(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -37,15 +52,16 @@ struct KnownConnection {
     /// Address of its peer when it was last connected.
     peer: Option<IpAddr>,
     traffic: Traffic,
-    /// Scan in which it was read last.
-    scan: u64,
+    /// When the scan began in which it was read last.
+    scan: Instant,
 }
 
 impl KnownConnections {
-    /// Begins a scan of these processes.
-    pub fn begin_scan(&mut self, running: &HashSet<ProcessId>) {
-        self.scan += 1;
-        self.unread.clone_from(running);
+    /// Begins a scan of these processes, with their users.
+    pub fn begin_scan(&mut self, running: HashMap<ProcessId, u32>, now: Instant) {
+        self.scan = now;
+        self.unread = running.keys().copied().collect();
+        self.running = running;
     }
 
     /// Notes that a process has ended: its connections count for the process that inherited them.
@@ -110,31 +126,42 @@ impl KnownConnections {
         reading
     }
 
-    /// Ends a scan. Forgets connections that a process has closed, and processes other than `running`. A connection that was not found
-    /// may be there still: a thread can move it to another descriptor during a scan.
-    pub fn end_scan(&mut self, running: &HashSet<ProcessId>) {
+    /// Ends a scan. Forgets connections that a process has closed, and processes that have ended. A connection that was not found may be
+    /// there still: a thread can move it to another descriptor during a scan, and it can be on its way to another process.
+    pub fn end_scan(&mut self) {
         let (scan, unread) = (self.scan, &self.unread);
-        self.processes.retain(|id| running.contains(id));
+        self.processes.retain(|id| self.running.contains_key(id));
         self.connections
-            .retain(|_, known| scan - known.scan < KEPT_SCANS || unread.contains(&known.process));
+            .retain(|_, known| scan < known.scan + KEPT_TIME || unread.contains(&known.process));
         self.limit(MAX_CONNECTIONS);
         self.connections.shrink_to(2 * self.connections.len());
     }
 
-    /// Forgets the processes with most connections until there are at most `limit`. The next reading of such a process counts from then
-    /// on, as that of a new worker.
+    /// Forgets processes until there are at most `limit` connections: of the user with most of them the process with most. The next
+    /// reading of such a process counts from then on, as that of a new worker.
     fn limit(&mut self, limit: usize) {
         if self.connections.len() <= limit {
             return;
         }
-        let mut counts: HashMap<ProcessId, usize> = HashMap::new();
+        // Processes that have ended have no user any more, and are taken together.
+        let mut users: HashMap<Option<u32>, HashMap<ProcessId, usize>> = HashMap::new();
         for known in self.connections.values() {
-            *counts.entry(known.process).or_default() += 1;
+            let user = self.running.get(&known.process).copied();
+            *users
+                .entry(user)
+                .or_default()
+                .entry(known.process)
+                .or_default() += 1;
         }
-        let mut counts: Vec<_> = counts.into_iter().collect();
-        counts.sort_by_key(|&(_, count)| count);
         while self.connections.len() > limit {
-            let Some((process, _)) = counts.pop() else {
+            let most = users
+                .values_mut()
+                .max_by_key(|counts| counts.values().sum::<usize>());
+            let largest = most.and_then(|counts| {
+                let (&process, _) = counts.iter().max_by_key(|(_, count)| **count)?;
+                counts.remove(&process).map(|_| process)
+            });
+            let Some(process) = largest else {
                 return;
             };
             self.processes.remove(&process);
@@ -176,20 +203,31 @@ mod tests {
         }
     }
 
+    const PERIOD: Duration = Duration::from_secs(10);
+    /// Number of scans in which a connection is kept.
+    const KEPT_SCANS: u64 = 12;
+
+    /// Begins a scan of these processes, of which user 0 has the first ten.
+    fn begin(known: &mut KnownConnections, pids: &[u32]) {
+        let running = pids.iter().map(|&pid| (process(pid), pid / 10));
+        let now = known.scan + PERIOD;
+        known.begin_scan(running.collect(), now);
+    }
+
     /// Scans processes, the oldest first. Returns the bytes that each connection has added.
     fn scan(
         known: &mut KnownConnections,
         was_counted: bool,
         all: &[(u32, &[(u64, u64)])],
     ) -> Vec<u64> {
-        let running = all.iter().map(|(pid, _)| process(*pid)).collect();
-        known.begin_scan(&running);
+        let pids: Vec<u32> = all.iter().map(|(pid, _)| *pid).collect();
+        begin(known, &pids);
         let add = |&(pid, connections): &(u32, &[_])| {
             let reading = known.add(process(pid), was_counted, &files(connections));
             reading.traffic.sent
         };
         let added = all.iter().map(add).collect();
-        known.end_scan(&running);
+        known.end_scan();
         added
     }
 
@@ -238,11 +276,10 @@ mod tests {
     fn connection_of_a_postponed_process_counts_for_no_child() {
         let mut connections = KnownConnections::default();
         scan(&mut connections, false, &[(1, &[(7, 9)]), (2, &[(7, 9)])]);
-        let running = [process(1), process(2)].into();
-        connections.begin_scan(&running);
+        begin(&mut connections, &[1, 2]);
         let reading = connections.add(process(2), true, &files(&[(7, 12), (8, 1)]));
         assert_eq!(reading.traffic.sent, 1);
-        connections.end_scan(&running);
+        connections.end_scan();
         let all: [(u32, &[_]); 2] = [(1, &[(7, 15)]), (2, &[(7, 15), (8, 1)])];
         assert_eq!(scan(&mut connections, true, &all), [6, 0]);
     }
@@ -264,10 +301,9 @@ mod tests {
     fn connections_of_an_unread_process_are_kept() {
         let mut connections = KnownConnections::default();
         scan(&mut connections, false, &[(1, &[(7, 100)])]);
-        let running = [process(1)].into();
         for _ in 0..2 * KEPT_SCANS {
-            connections.begin_scan(&running);
-            connections.end_scan(&running);
+            begin(&mut connections, &[1]);
+            connections.end_scan();
         }
         assert_eq!(scan(&mut connections, true, &[(1, &[(7, 104)])]), [4]);
         for _ in 0..KEPT_SCANS {
@@ -283,8 +319,7 @@ mod tests {
         let all: [(u32, &[_]); 2] = [(2, &[(7, 12)]), (1, &[(7, 12)])];
         assert_eq!(scan(&mut connections, true, &all), [0, 3]);
         // The parent has ended.
-        let running = [process(1), process(2)].into();
-        connections.begin_scan(&running);
+        begin(&mut connections, &[1, 2]);
         connections.remove(process(1));
         let reading = connections.add(process(2), true, &files(&[(7, 20)]));
         assert_eq!(reading.traffic.sent, 8);
@@ -296,7 +331,7 @@ mod tests {
         scan(&mut connections, false, &[(1, &[(7, 9)])]);
         let mut files = files(&[(7, 30)]);
         files.connections[0].peer = None;
-        connections.begin_scan(&[process(1)].into());
+        begin(&mut connections, &[1]);
         let reading = connections.add(process(1), true, &files);
         assert_eq!(
             (reading.connections, &*reading.peers),
@@ -311,24 +346,27 @@ mod tests {
         for connection in &mut files.connections {
             connection.peer = None;
         }
-        connections.begin_scan(&[process(1)].into());
+        begin(&mut connections, &[1]);
         connections.add(process(1), false, &files);
         assert!(connections.connections.keys().eq(&[8]));
     }
 
     #[test]
-    fn process_with_most_connections_is_forgotten_beyond_the_limit() {
+    fn beyond_the_limit_the_largest_process_of_the_largest_user_is_forgotten() {
         let mut connections = KnownConnections::default();
-        let all: [(u32, &[_]); 2] = [(1, &[(7, 9), (8, 9)]), (2, &[(9, 9)])];
-        scan(&mut connections, false, &all);
-        connections.limit(3);
-        assert_eq!(connections.connections.len(), 3);
-        connections.limit(2);
-        assert!(connections.connections.keys().eq(&[9]));
-        let all: [(u32, &[_]); 2] = [(1, &[(7, 15), (8, 9)]), (2, &[(9, 11)])];
-        assert_eq!(scan(&mut connections, true, &all), [0, 2]);
-        let all: [(u32, &[_]); 2] = [(1, &[(7, 16), (8, 9)]), (2, &[(9, 11)])];
-        assert_eq!(scan(&mut connections, true, &all), [1, 0]);
+        let all: [(u32, &[_]); 3] = [(1, &[(1, 9), (2, 9)]), (2, &[(3, 9)]), (3, &[(4, 9)])];
+        let other: (u32, &[_]) = (11, &[(5, 9), (6, 9), (7, 9)]);
+        scan(&mut connections, false, &[all[0], all[1], all[2], other]);
+        connections.limit(7);
+        assert_eq!(connections.connections.len(), 7);
+        connections.limit(6);
+        let mut left: Vec<_> = connections.connections.keys().copied().collect();
+        left.sort_unstable();
+        assert_eq!(left, [3, 4, 5, 6, 7]);
+        let later: [(u32, &[_]); 2] = [(1, &[(1, 15), (2, 9)]), (11, &[(5, 11)])];
+        assert_eq!(scan(&mut connections, true, &later), [0, 2]);
+        let later: [(u32, &[_]); 2] = [(1, &[(1, 16), (2, 9)]), (11, &[(5, 11)])];
+        assert_eq!(scan(&mut connections, true, &later), [1, 0]);
     }
 
     #[test]
@@ -337,12 +375,11 @@ mod tests {
         let mut files = files(&[(7, 300), (8, 100), (9, 0)]);
         files.connections[0].rtt = 1000;
         files.connections[2].peer = None;
-        let running = [process(1)].into();
-        connections.begin_scan(&running);
+        begin(&mut connections, &[1]);
         let reading = connections.add(process(1), false, &files);
         assert_eq!((reading.rtt, reading.connections), (Some(775.0), 2));
         assert_eq!(reading.peers, [(PEER, traffic(400))]);
-        connections.begin_scan(&running);
+        begin(&mut connections, &[1]);
         let reading = connections.add(process(1), true, &files);
         assert_eq!(
             (reading.rtt, &*reading.peers),

@@ -10,35 +10,40 @@ use crate::base::file::list_names_at;
 use crate::procfs::process::{ProcessId, has_ended};
 use crate::transport::known_connections::KnownConnections;
 use crate::transport::protocol::{ProcessReading, Request, RequestedProcess, Response};
-use crate::transport::{SCAN_PERIOD, sockets, version};
+use crate::transport::{sockets, version};
 use nix::unistd::close;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, BufRead, Write};
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Elapsed time in each [`SCAN_PERIOD`] that the users share equally. A user is charged for the time of its processes, at most
-/// [`MAX_DEBT`] allowances, and postponed until that is paid back. So no user makes another one wait for long.
-const SCAN_TIME: Duration = Duration::from_millis(500);
-/// Limit of a scan: no further process is read after it. Many users with slow processes reach it, since each is charged
-/// [`MAX_DEBT`] allowances at most.
+/// Elapsed time that scans may take: this part of the time.
+const SCAN_SHARE: u32 = 20;
+/// Limit of a scan after a pause: no further process is read after it.
 const MAX_SCAN_TIME: Duration = Duration::from_secs(1);
-/// Limit of the allowances that a user pays back, so that its readings are never older than a minute for that reason.
-const MAX_DEBT: u32 = 4;
+/// Limit of the time by which a scan can be longer and that later scans have less. It is less than a scan may take every
+/// [`SCAN_PERIOD`](crate::transport::SCAN_PERIOD), so that a process that blocks for seconds costs no scan after its own.
+const MAX_EXCESS: Duration = Duration::from_millis(400);
 
 /// State of the worker between two scans.
 #[derive(Debug, Default)]
 struct Worker {
     connections: KnownConnections,
-    /// Time that each user has used and has not paid back.
+    /// Time that each user has used and that is not paid back. The user with the least is read first, and those without an entry,
+    /// of whom nothing was read yet, are last: what any number of users do with their sockets delays others once at most.
     used: HashMap<u32, Duration>,
-    /// Number of the scan that read a process last, or that found it.
+    /// Sum of what was used and is not paid back.
+    used_by_all: Duration,
+    /// Number of the scan that read a process last, or of the one before the scan that found it.
     last_read: HashMap<ProcessId, u64>,
     /// Number of the current scan.
     scan: u64,
     began: Option<Instant>,
 }
+
+/// Processes of each user that were not read yet in a scan.
+type Waiting<'a> = BTreeMap<u32, VecDeque<&'a RequestedProcess>>;
 
 /// Closes all descriptors except standard input, output and error: those that pmcd has left open in the daemon. A worker that cannot end
 /// would keep them open.
@@ -64,7 +69,7 @@ pub fn run(requests: impl BufRead, mut responses: impl Write) -> io::Result<()> 
     let mut worker = Worker::default();
     for request in requests.lines() {
         let request: Request = serde_json::from_str(&request?)?;
-        worker.scan(&request, MAX_SCAN_TIME, |response| {
+        worker.scan(&request, |response| {
             serde_json::to_writer(&mut responses, response)?;
             responses.write_all(b"\n")?;
             responses.flush()
@@ -74,27 +79,25 @@ pub fn run(requests: impl BufRead, mut responses: impl Write) -> io::Result<()> 
 }
 
 impl Worker {
-    /// Reads the processes of a request, for at most `limit` and the time of one process.
+    /// Reads the processes of a request, until the time of scans is used.
     fn scan(
         &mut self,
         request: &Request,
-        limit: Duration,
         mut respond: impl FnMut(&Response) -> io::Result<()>,
     ) -> io::Result<()> {
-        let running: HashSet<ProcessId> = request.processes.iter().map(|one| one.id).collect();
-        self.last_read.retain(|id, _| running.contains(id));
+        let running: HashMap<ProcessId, u32> = { request.processes.iter() }
+            .map(|process| (process.id, process.uid))
+            .collect();
+        self.last_read.retain(|id, _| running.contains_key(id));
         self.scan += 1;
         for process in &request.processes {
-            self.last_read.entry(process.id).or_insert(self.scan);
+            self.last_read.entry(process.id).or_insert(self.scan - 1);
         }
-        let allowance = self.pay_back(&request.processes);
-        let began = Instant::now();
-        self.connections.begin_scan(&running);
-        for process in self.in_order(&request.processes) {
+        let mut waiting = self.by_user(&request.processes);
+        self.pay_back(&waiting);
+        self.connections.begin_scan(running, Instant::now());
+        while let Some(process) = self.next(&mut waiting) {
             let (id, uid) = (process.id, process.uid);
-            if self.used[&uid] >= allowance || began.elapsed() >= limit {
-                continue;
-            }
             respond(&Response::Begun(id))?;
             let start = Instant::now();
             let response = match self.read(process) {
@@ -106,39 +109,56 @@ impl Worker {
                 Err(err) => Response::Failed(id, err.to_string()),
             };
             self.last_read.insert(id, self.scan);
-            let used = self.used.entry(uid).or_default();
-            *used = (*used + start.elapsed()).min(allowance * MAX_DEBT);
+            let used = start.elapsed();
+            *self.used.entry(uid).or_default() += used;
+            self.used_by_all = (self.used_by_all + used).min(MAX_SCAN_TIME + MAX_EXCESS);
             respond(&response)?;
         }
-        self.connections.end_scan(&running);
+        self.connections.end_scan();
         respond(&Response::Done)
     }
 
-    /// Pays back what each user has used, for the time since the last scan. Returns the allowance of a user.
-    fn pay_back(&mut self, processes: &[RequestedProcess]) -> Duration {
-        let users: HashSet<u32> = processes.iter().map(|process| process.uid).collect();
-        let allowance = SCAN_TIME / u32::try_from(users.len()).unwrap_or(u32::MAX).max(1);
-        let now = Instant::now();
-        let since = self.began.replace(now).map(|began| now - began);
-        let periods = since.unwrap_or_default().as_secs_f64() / SCAN_PERIOD.as_secs_f64();
-        let paid = allowance.mul_f64(periods.min(f64::from(MAX_DEBT)));
-        self.used.retain(|uid, _| users.contains(uid));
-        for uid in users {
-            let used = self.used.entry(uid).or_default();
-            *used = used.saturating_sub(paid);
+    /// Returns the processes of each user: first the one that has waited for longest, of equal ones the oldest, which is their order
+    /// in the request.
+    fn by_user<'a>(&self, processes: &'a [RequestedProcess]) -> Waiting<'a> {
+        let mut waiting = Waiting::new();
+        for process in processes {
+            waiting.entry(process.uid).or_default().push_back(process);
         }
-        allowance
+        for processes in waiting.values_mut() {
+            let processes = processes.make_contiguous();
+            processes.sort_by_key(|process| self.last_read[&process.id]);
+        }
+        waiting
     }
 
-    /// Returns processes in the order in which they are read: first those of users that have paid back all, the oldest first, which is
-    /// their order in the request. Of the others, not all may be read: first comes the one that has waited for longest.
-    fn in_order<'a>(&self, processes: &'a [RequestedProcess]) -> Vec<&'a RequestedProcess> {
-        let mut all: Vec<_> = processes.iter().collect();
-        all.sort_by_key(|process| {
-            let has_debt = !self.used[&process.uid].is_zero();
-            (has_debt, has_debt.then(|| self.last_read[&process.id]))
+    /// Pays back what was used, for the time since the last scan: to each user an equal part. What a user has used is remembered when
+    /// it has no process any more.
+    fn pay_back(&mut self, waiting: &Waiting) {
+        let now = Instant::now();
+        let since = self.began.replace(now).map(|began| now - began);
+        let paid = since.unwrap_or_default() / SCAN_SHARE;
+        self.used_by_all = self.used_by_all.saturating_sub(paid);
+        let users = u32::try_from(self.used.len()).unwrap_or(u32::MAX).max(1);
+        for used in self.used.values_mut() {
+            *used = used.saturating_sub(paid / users);
+        }
+        self.used
+            .retain(|uid, used| !used.is_zero() || waiting.contains_key(uid));
+    }
+
+    /// Takes the next process. `None`: all were read, or the time of scans is used.
+    fn next<'a>(&self, waiting: &mut Waiting<'a>) -> Option<&'a RequestedProcess> {
+        if self.used_by_all >= MAX_SCAN_TIME {
+            return None;
+        }
+        let next = waiting.iter().filter_map(|(uid, processes)| {
+            let (used, id) = (self.used.get(uid), processes.front()?.id);
+            let read = self.last_read[&id];
+            Some((used.is_none(), used, read, id.start, *uid))
         });
-        all
+        let (.., uid) = next.min()?;
+        waiting.get_mut(&uid)?.pop_front()
     }
 
     fn read(&mut self, process: &RequestedProcess) -> io::Result<ProcessReading> {
@@ -170,72 +190,102 @@ mod tests {
         }
     }
 
+    /// Returns the order in which processes are read that take no time.
     fn order(worker: &Worker, processes: &[RequestedProcess]) -> Vec<u32> {
-        let all = worker.in_order(processes);
-        all.iter().map(|process| process.id.pid).collect()
+        let mut waiting = worker.by_user(processes);
+        let next = std::iter::from_fn(|| worker.next(&mut waiting));
+        next.map(|process| process.id.pid).collect()
     }
 
+    /// Returns a worker that has read processes, each of which has taken this time.
+    fn worker(processes: &[(&RequestedProcess, Duration)]) -> Worker {
+        let mut worker = Worker::default();
+        for (process, time) in processes {
+            worker.last_read.insert(process.id, 1);
+            *worker.used.entry(process.uid).or_default() += *time;
+        }
+        worker
+    }
+
+    const SHORT: Duration = Duration::from_millis(1);
+    const LONG: Duration = Duration::from_secs(9);
+
     #[test]
-    fn user_that_used_more_than_its_allowance_is_read_last() {
+    fn user_that_has_used_the_least_is_read_first() {
         let all = [process(1, 7), process(2, 8), process(3, 7)];
-        // A new process, such as a child that has just been forked, does not come first.
-        let mut worker = Worker {
-            last_read: all[..2].iter().map(|one| (one.id, 1)).collect(),
-            ..Worker::default()
-        };
-        let allowance = worker.pay_back(&all);
-        assert_eq!(allowance, SCAN_TIME / 2, "of two users");
-        assert_eq!(order(&worker, &all), [1, 2, 3]);
-        // The first one took long, and the third was postponed.
-        worker.used.insert(7, 4 * allowance);
-        worker.last_read = all.iter().map(|one| (one.id, 2)).collect();
-        worker.last_read.insert(all[2].id, 1);
+        let mut worker = worker(&[(&all[0], LONG), (&all[1], SHORT), (&all[2], SHORT)]);
+        assert_eq!(order(&worker, &all), [2, 1, 3]);
+        // The second process of the user was found now, and the first was not read for a while.
+        worker.last_read.insert(all[2].id, 2);
+        assert_eq!(order(&worker, &all), [2, 1, 3]);
+        worker.last_read.insert(all[0].id, 3);
         assert_eq!(order(&worker, &all), [2, 3, 1]);
-        // Paid back by time, not by scans: those of the next second change little.
-        worker.pay_back(&all);
-        assert!(worker.used[&7] > 3 * allowance);
-        worker.began = Instant::now().checked_sub(SCAN_PERIOD * 4);
-        worker.pay_back(&all);
-        assert_eq!(worker.used[&7], Duration::ZERO);
-        worker.pay_back(&all[..1]);
-        assert_eq!(worker.used.len(), 1, "one user is gone");
+        // It has no process for a while.
+        worker.began = Instant::now().checked_sub(Duration::from_secs(60));
+        worker.pay_back(&worker.by_user(&all[1..2]));
+        assert!(worker.used[&7] > LONG - Duration::from_secs(2));
+        assert_eq!(worker.used[&8], Duration::ZERO);
+        worker.began = Instant::now().checked_sub(Duration::from_secs(600));
+        worker.pay_back(&worker.by_user(&all[1..2]));
+        assert_eq!(worker.used.len(), 1, "the other has paid all back");
     }
 
     #[test]
-    fn user_with_a_debt_is_postponed_and_others_are_read() {
+    fn new_user_is_read_last() {
+        let all = [process(1, 7), process(2, 8), process(3, 9)];
+        let mut worker = worker(&[(&all[1], LONG)]);
+        for process in &all {
+            worker.last_read.entry(process.id).or_insert(2);
+        }
+        assert_eq!(order(&worker, &all), [2, 1, 3]);
+    }
+
+    /// Reads this process in one scan, so many times. Returns how many times it was read.
+    fn scan(worker: &mut Worker, times: u32) -> u32 {
         let own = ProcessId::of(std::process::id()).expect("it runs");
-        let all = [7, 8].map(|uid| RequestedProcess {
+        let processes = (0..times).map(|uid| RequestedProcess {
             id: own,
             ..process(0, uid)
         });
         let request = Request {
-            processes: all.to_vec(),
+            processes: processes.collect(),
         };
+        let mut count = 0;
+        let respond = |response: &Response| {
+            count += u32::from(matches!(response, Response::Read(_)));
+            Ok(())
+        };
+        worker.scan(&request, respond).expect("no pipe");
+        count
+    }
+
+    #[test]
+    fn scans_take_a_part_of_the_time() {
         let mut worker = Worker::default();
-        let users = |worker: &mut Worker, limit| {
-            let mut count = 0;
-            let respond = |response: &Response| {
-                count += u32::from(matches!(response, Response::Begun(_)));
-                Ok(())
-            };
-            worker.scan(&request, limit, respond).expect("no pipe");
-            count
-        };
-        assert_eq!(users(&mut worker, MAX_SCAN_TIME), 2);
-        worker.used.insert(7, SCAN_TIME);
-        assert_eq!(users(&mut worker, MAX_SCAN_TIME), 1);
-        worker.began = Instant::now().checked_sub(SCAN_PERIOD * MAX_DEBT);
-        assert_eq!(users(&mut worker, MAX_SCAN_TIME), 2);
-        assert!(
-            worker
-                .used
-                .values()
-                .all(|used| *used <= SCAN_TIME * MAX_DEBT)
-        );
-        assert_eq!(
-            users(&mut worker, Duration::ZERO),
-            0,
-            "none after the limit"
-        );
+        assert_eq!(scan(&mut worker, 2), 2);
+        worker.used_by_all = MAX_SCAN_TIME + MAX_EXCESS;
+        assert_eq!(scan(&mut worker, 2), 0);
+        worker.began = Instant::now().checked_sub(crate::transport::SCAN_PERIOD);
+        assert_eq!(scan(&mut worker, 2), 2);
+        assert!(worker.used_by_all < MAX_SCAN_TIME);
+    }
+
+    #[test]
+    fn each_of_many_processes_is_read_in_turn() {
+        let all: Vec<_> = (0..60).map(|pid| process(pid, 7)).collect();
+        let mut worker = Worker::default();
+        let mut times = [0; 60];
+        for _ in 0..12 {
+            worker.scan += 1;
+            for process in &all {
+                let found = worker.scan - 1;
+                worker.last_read.entry(process.id).or_insert(found);
+            }
+            for pid in &order(&worker, &all)[..20] {
+                worker.last_read.insert(all[*pid as usize].id, worker.scan);
+                times[*pid as usize] += 1;
+            }
+        }
+        assert_eq!(times, [4; 60]);
     }
 }
