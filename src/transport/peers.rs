@@ -23,13 +23,22 @@ pub struct Peer {
     pub number: u32,
 }
 
+/// Peer without a row.
+#[derive(Clone, Copy, Debug)]
+struct OtherPeer {
+    address: IpAddr,
+    traffic: Traffic,
+    /// True if it had a row. Its counters must not go back.
+    had_row: bool,
+}
+
 /// Peers of an agent.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
     /// Peers with a row.
     all: Vec<Peer>,
-    /// Traffic of other peers.
-    others: Vec<(IpAddr, Traffic)>,
+    /// Other peers.
+    others: Vec<OtherPeer>,
 }
 
 impl Peers {
@@ -40,32 +49,44 @@ impl Peers {
                 peer.traffic += traffic;
                 continue;
             }
-            let mut sum = traffic;
-            if let Some(at) = self.others.iter().position(|(other, _)| *other == address) {
-                sum += self.others.swap_remove(at).1;
-            }
-            if let Some((address, traffic)) = self.insert(address, sum) {
-                self.others.push((address, traffic));
-            }
+            let known = self.others.iter().position(|one| one.address == address);
+            let mut peer = match known {
+                Some(at) => self.others.swap_remove(at),
+                None => OtherPeer {
+                    address,
+                    traffic: Traffic::default(),
+                    had_row: false,
+                },
+            };
+            peer.traffic += traffic;
+            let without_row = self.insert(peer);
+            self.others.extend(without_row);
         }
         if self.others.len() > MAX_KEPT {
             self.others
-                .sort_by_key(|(_, traffic)| std::cmp::Reverse(traffic.bytes()));
+                .sort_by_key(|one| std::cmp::Reverse((one.had_row, one.traffic.bytes())));
             self.others.truncate(MAX_KEPT);
         }
     }
 
     /// Gives a peer a row. Returns the peer that has none now: this one, or one with fewer bytes.
-    fn insert(&mut self, address: IpAddr, traffic: Traffic) -> Option<(IpAddr, Traffic)> {
+    fn insert(&mut self, peer: OtherPeer) -> Option<OtherPeer> {
+        let OtherPeer {
+            address, traffic, ..
+        } = peer;
         let mut displaced = None;
         if self.all.len() >= MAX_PUBLISHED_PEERS {
             let least =
                 { self.all.iter().enumerate() }.min_by_key(|(_, peer)| peer.traffic.bytes());
             let (at, least) = least?;
             if least.traffic.bytes() >= traffic.bytes() {
-                return Some((address, traffic));
+                return Some(peer);
             }
-            displaced = Some((least.address, least.traffic));
+            displaced = Some(OtherPeer {
+                address: least.address,
+                traffic: least.traffic,
+                had_row: true,
+            });
             self.all.remove(at);
         }
         // A peer has the same number after a restart of the daemon, unless another one has it.
@@ -171,12 +192,27 @@ mod tests {
         peers.add(&reading(0..1));
         peers.add(&reading(0..1));
         assert!(sums(&peers).contains(&(0, 3)), "{:?}", sums(&peers));
-        // Those with the fewest bytes are forgotten first.
-        for octet in 0..4 {
-            let others = (0..=255).map(|last| ([10, 1, octet, last].into(), Traffic::default()));
-            peers.add(&others.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn peers_with_few_bytes_that_never_had_a_row_are_forgotten_first() {
+        let mut peers = Peers::default();
+        peers.add(&reading(0..1));
+        for _ in 0..3 {
+            peers.add(&reading(1..17));
         }
-        assert!(peers.others.len() == MAX_KEPT && sums(&peers).contains(&(0, 3)));
+        // More bytes than the displaced one.
+        for octet in 0..4 {
+            let others = (0..=255).map(|last| ([10, 1, octet, last].into(), reading(0..1)[0].1));
+            let others: Vec<_> = others.collect();
+            peers.add(&others);
+            peers.add(&others);
+        }
+        assert_eq!(peers.others.len(), MAX_KEPT);
+        for _ in 0..3 {
+            peers.add(&reading(0..1));
+        }
+        assert!(sums(&peers).contains(&(0, 4)), "{:?}", sums(&peers));
     }
 
     #[test]
