@@ -114,6 +114,21 @@ mod tests {
     }
 
     #[test]
+    fn directory_of_another_user_is_a_fault() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let meta = dir.path().metadata().expect("ours");
+        let other = Uid::from_raw(geteuid().as_raw() + 1);
+        assert_eq!(fault_of_directory(&meta, geteuid()), None);
+        assert!(fault_of_directory(&meta, other).is_some());
+        let file = tempfile::tempfile().expect("a file");
+        let meta = file.metadata().expect("ours");
+        assert!(
+            fault_of_directory(&meta, geteuid()).is_some(),
+            "no directory"
+        );
+    }
+
+    #[test]
     fn file_is_in_place_while_its_name_and_directory_are() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let at = |name: &str| dir.path().join(name);

@@ -220,6 +220,20 @@ fn next_id_is_read_from_the_file() {
 }
 
 #[test]
+fn sums_and_labels_are_read_from_the_file() {
+    let (_dir, path) = filled(1);
+    let (mut journal, found) = start(&path);
+    let mut facts = Facts::default();
+    facts.set("engine", Some("vllm"));
+    journal.set_facts(Some(found.records[0].0), Some(&facts));
+    journal.set_expired(&sums(9));
+    drop(journal);
+    let (mut journal, found) = start(&path);
+    assert_eq!(found.records[0].1.facts, Some(facts));
+    assert_eq!(journal.expired(), Some(sums(9)));
+}
+
+#[test]
 fn agent_killed_while_expiring_is_added_once() {
     let (_dir, path) = filled(2);
     let (mut journal, found) = start(&path);

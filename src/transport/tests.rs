@@ -215,6 +215,7 @@ fn old_reading_has_no_share_and_leaves_the_sums() {
     let process = transports.get(id(1)).expect("there");
     assert_eq!(agent.tcp_share(), None);
     assert!(process.reading().is_none());
+    assert_eq!(process.current_traffic(), None, "no old value");
     assert_eq!(process.traffic.map(|traffic| traffic.sent), Some(2 * mib));
 }
 
