@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn producer_state_is_read_though_the_position_keeps_moving() {
+    fn producer_state_is_read_again_while_the_position_moves() {
         let shape = Shape {
             layout: Layout::V4,
             capacity: 16,
@@ -388,10 +388,16 @@ mod tests {
         };
         let header = shape.layout.header();
         let len = header.words + 16 * Layout::V4.slot_words();
-        let mut words: Vec<_> = (0..len).map(|_| Moving::default()).collect();
-        words[VERSIONS].value.set(shape.versions);
-        words[header.capacity].value.set(shape.capacity);
-        words[header.write_pos].moves = true;
-        assert!(Consumer::new(&words, shape).producer_state().is_ok());
+        let loads_of_the_position = |moves| {
+            let mut words: Vec<_> = (0..len).map(|_| Moving::default()).collect();
+            words[VERSIONS].value.set(shape.versions);
+            words[header.capacity].value.set(shape.capacity);
+            words[header.write_pos].moves = moves;
+            let state = Consumer::new(&words, shape).producer_state();
+            assert!(state.is_ok());
+            words[header.write_pos].loads.get()
+        };
+        assert_eq!(loads_of_the_position(false), 3);
+        assert!(loads_of_the_position(true) > MAX_TRIES, "but not for ever");
     }
 }

@@ -185,6 +185,17 @@ mod tests {
     }
 
     #[test]
+    fn cleared_part_keeps_the_memory_of_its_usual_size() {
+        for (len, kept) in [(36, 36), (37, 10)] {
+            let mut part = WindowPart::default();
+            part.extend_to(0, len);
+            assert_eq!(part.counts.capacity(), len);
+            part.clear(10);
+            assert_eq!(part.counts.capacity(), kept);
+        }
+    }
+
+    #[test]
     fn sum_of_parts_saturates() {
         let (mut part, mut sum) = (WindowPart::default(), WindowPart::default());
         record(&mut part, &[5]);
