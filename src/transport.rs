@@ -31,7 +31,7 @@ pub mod worker;
 
 /// Time between two socket scans of a few processes.
 const SCAN_PERIOD: Duration = Duration::from_secs(10);
-/// Time between two socket scans for each of many processes. A process with 32 connections takes half a millisecond.
+/// Time between two socket scans for each process, if they are many. A process with 32 connections takes half a millisecond.
 const SCAN_PERIOD_PER_PROCESS: Duration = Duration::from_millis(300);
 /// Limit of the time between two socket scans.
 const MAX_SCAN_PERIOD: Duration = Duration::from_secs(20);

@@ -2,7 +2,9 @@
 
 //! Connections as they were read last: what each has added since, for which process and peer.
 //!
-//! A socket that a forked process inherits counts for the oldest process that has it: processes are read in the order of their age.
+//! A socket that a forked process inherits counts for the process that it was found in first, as long as that has it: the parent, since of a
+//! user the process that has waited longest is read first, of equal ones the oldest. If a connection were forgotten while it is open, all
+//! its bytes would count again.
 
 use crate::procfs::process::ProcessId;
 use crate::transport::protocol::{ProcessReading, Traffic};
@@ -69,8 +71,8 @@ impl KnownConnections {
         self.unread.remove(&id);
     }
 
-    /// Adds the connections of a process. `was_counted` is true if another worker has counted the process: how much of its connections
-    /// is not known, so that they count from now on. Returns what they have added.
+    /// Adds the connections of a process. `was_counted` is true if the daemon has counted the process. If it is not known here, how much
+    /// was counted is not known either, so that its connections count from now on. Returns what they have added.
     pub fn add(&mut self, id: ProcessId, was_counted: bool, files: &OpenFiles) -> ProcessReading {
         self.unread.remove(&id);
         let is_resumed = self.processes.insert(id) && was_counted;

@@ -39,7 +39,7 @@ pub enum Response {
     Ended(ProcessId),
     /// The process runs and could not be read, for this reason.
     Failed(ProcessId, String),
-    /// All processes were read.
+    /// The scan has ended: all processes were read, or its time was used.
     Done,
 }
 
@@ -48,7 +48,7 @@ pub enum Response {
 pub struct ProcessReading {
     /// Process.
     pub id: ProcessId,
-    /// True if bytes were lost before it: another worker has counted the process until now.
+    /// True if bytes may have been lost before it: this worker did not know the process, which was counted before.
     pub is_resumed: bool,
     /// Version of NIXL, if it was requested and is known.
     pub version: Option<String>,

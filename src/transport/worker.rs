@@ -30,8 +30,7 @@ const MAX_EXCESS: Duration = Duration::from_millis(400);
 #[derive(Debug, Default)]
 struct Worker {
     connections: KnownConnections,
-    /// Time that each user has used and that is not paid back. The user with the least is read first, and those without an entry,
-    /// of whom nothing was read yet, are last: what any number of users do with their sockets delays others once at most.
+    /// Time that each user has used and that is not paid back. No entry: nothing was read of the user yet.
     used: HashMap<u32, Duration>,
     /// Sum of what was used and is not paid back.
     used_by_all: Duration,
@@ -39,7 +38,19 @@ struct Worker {
     last_read: HashMap<ProcessId, u64>,
     /// Number of the current scan.
     scan: u64,
+    /// When the current scan began.
     began: Option<Instant>,
+}
+
+/// Class of a user, in the order in which they are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum UserClass {
+    /// Its processes have taken at most an equal part of a scan.
+    Light,
+    /// Nothing was read of it yet.
+    New,
+    /// Its processes have taken more.
+    Heavy,
 }
 
 /// Processes of each user that were not read yet in a scan.
@@ -96,7 +107,7 @@ impl Worker {
         let mut waiting = self.by_user(&request.processes);
         self.pay_back(&waiting);
         self.connections.begin_scan(running, Instant::now());
-        while let Some(process) = self.next(&mut waiting) {
+        while let Some(process) = self.take_next(&mut waiting) {
             let (id, uid) = (process.id, process.uid);
             respond(&Response::Begun(id))?;
             let start = Instant::now();
@@ -148,14 +159,23 @@ impl Worker {
     }
 
     /// Takes the next process. `None`: all were read, or the time of scans is used.
-    fn next<'a>(&self, waiting: &mut Waiting<'a>) -> Option<&'a RequestedProcess> {
+    ///
+    /// First come users whose processes have taken little time, the user with the least before others. Then come those of whom nothing
+    /// was read yet: any number of them may block a reading for seconds, each once. Last come those that have taken more than an equal
+    /// part of a scan, such as one that has blocked a reading. So a user waits for nobody for long.
+    fn take_next<'a>(&self, waiting: &mut Waiting<'a>) -> Option<&'a RequestedProcess> {
         if self.used_by_all >= MAX_SCAN_TIME {
             return None;
         }
+        let users = u32::try_from(waiting.len()).unwrap_or(u32::MAX).max(1);
         let next = waiting.iter().filter_map(|(uid, processes)| {
             let (used, id) = (self.used.get(uid), processes.front()?.id);
-            let read = self.last_read[&id];
-            Some((used.is_none(), used, read, id.start, *uid))
+            let class = match used {
+                Some(&used) if used > MAX_SCAN_TIME / users => UserClass::Heavy,
+                Some(_) => UserClass::Light,
+                None => UserClass::New,
+            };
+            Some((class, used, self.last_read[&id], id.start, *uid))
         });
         let (.., uid) = next.min()?;
         waiting.get_mut(&uid)?.pop_front()
@@ -193,7 +213,7 @@ mod tests {
     /// Returns the order in which processes are read that take no time.
     fn order(worker: &Worker, processes: &[RequestedProcess]) -> Vec<u32> {
         let mut waiting = worker.by_user(processes);
-        let next = std::iter::from_fn(|| worker.next(&mut waiting));
+        let next = std::iter::from_fn(|| worker.take_next(&mut waiting));
         next.map(|process| process.id.pid).collect()
     }
 
@@ -231,13 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn new_user_is_read_last() {
-        let all = [process(1, 7), process(2, 8), process(3, 9)];
-        let mut worker = worker(&[(&all[1], LONG)]);
+    fn new_user_is_read_after_light_and_before_heavy_ones() {
+        let all = [1, 2, 3, 4].map(|pid| process(pid, pid));
+        let mut worker = worker(&[(&all[1], LONG), (&all[3], SHORT)]);
         for process in &all {
             worker.last_read.entry(process.id).or_insert(2);
         }
-        assert_eq!(order(&worker, &all), [2, 1, 3]);
+        assert_eq!(order(&worker, &all), [4, 1, 3, 2]);
     }
 
     /// Reads this process in one scan, so many times. Returns how many times it was read.
