@@ -95,9 +95,8 @@ fn descriptors_of_one_user_do_not_delay_another_user() {
         "become({VICTIM}); one = connect({to}); send(one, 1000)"
     ));
     let mut link = start(&home);
-    // It is the youngest one, so it is read last.
+    // It is the youngest one, and one scan has no time for all.
     let exact = victim.counts("one");
     row_when(&mut link, victim.pid(), "exact", |row| row == exact);
-    assert_eq!(rows(&mut link).len(), PROCESSES + 2);
     assert!(!home.log().contains("sockets"), "{}", home.log());
 }
