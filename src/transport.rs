@@ -306,7 +306,7 @@ impl Transports {
             }
             Response::Ended(id) => {
                 let process = self.processes.remove(&id)?;
-                // Another thread may run on (execve(2)).
+                // Only its first thread may have ended. If another calls execve(2), the process is found again, and its sums go on.
                 self.unlisted
                     .extend(process.traffic.map(|traffic| (id, traffic)));
                 Some(id)

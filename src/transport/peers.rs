@@ -17,7 +17,7 @@ const NUMBERS: u32 = 64;
 pub struct Peer {
     /// Address.
     pub address: IpAddr,
-    /// Traffic since the peer was first seen.
+    /// Traffic since the peer was first seen, or was forgotten.
     pub traffic: Traffic,
     /// Number below 64, which no other peer of the agent has now.
     pub number: u32,
