@@ -85,7 +85,7 @@ impl KnownConnections {
         let (mut peers, mut weighted) = (BTreeMap::new(), 0.0);
         for connection in &files.connections {
             let known = self.connections.get(&connection.cookie);
-            // An older process has it too, or may have.
+            // Another process has it too, or may have.
             let is_of_other = |known: &KnownConnection| {
                 known.scan == self.scan || self.unread.contains(&known.process)
             };
@@ -209,7 +209,7 @@ mod tests {
     /// Number of scans in which a connection is kept.
     const KEPT_SCANS: u64 = 12;
 
-    /// Begins a scan of these processes, of which user 0 has the first ten.
+    /// Begins a scan of these processes. User 0 has those below 10.
     fn begin(known: &mut KnownConnections, pids: &[u32]) {
         let running = pids.iter().map(|&pid| (process(pid), pid / 10));
         let now = known.scan + PERIOD;

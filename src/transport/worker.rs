@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 const SCAN_SHARE: u32 = 20;
 /// Limit of a scan after a pause: no further process is read after it.
 const MAX_SCAN_TIME: Duration = Duration::from_secs(1);
-/// Limit of the time by which a scan can be longer and that later scans have less. It is less than a scan may take every
-/// [`SCAN_PERIOD`](crate::transport::SCAN_PERIOD), so that a process that blocks for seconds costs no scan after its own.
+/// Limit of the excess over [`MAX_SCAN_TIME`] that is paid back. What [`SCAN_PERIOD`](crate::transport::SCAN_PERIOD) pays back is more,
+/// so that the regular scan after a reading that blocked for seconds has time.
 const MAX_EXCESS: Duration = Duration::from_millis(400);
 
 /// State of the worker between two scans.
@@ -160,9 +160,9 @@ impl Worker {
 
     /// Takes the next process. `None`: all were read, or the time of scans is used.
     ///
-    /// First come users whose processes have taken little time, the user with the least before others. Then come those of whom nothing
-    /// was read yet: any number of them may block a reading for seconds, each once. Last come those that have taken more than an equal
-    /// part of a scan, such as one that has blocked a reading. So a user waits for nobody for long.
+    /// First come users whose processes have taken little time, the user with the least before others. Then come new users: each of
+    /// them may block a reading for seconds, once. Last come users that have taken more than an equal part of a scan, such as one that
+    /// has blocked a reading. So no user waits long for others.
     fn take_next<'a>(&self, waiting: &mut Waiting<'a>) -> Option<&'a RequestedProcess> {
         if self.used_by_all >= MAX_SCAN_TIME {
             return None;
