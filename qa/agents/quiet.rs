@@ -4,8 +4,8 @@
 
 use crate::support::kit::writer::{Layout, RingWriter};
 use crate::support::kit::{Core, LONG, SECOND, push};
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(50);
@@ -92,6 +92,21 @@ fn exit_and_return_of_the_writer_are_found_within_a_second() {
     push(&mut core.ring("a"), 5);
     core.tick(2, TICK, SECOND);
     assert_eq!(core.only(), [12, 1, 0]);
+}
+
+#[test]
+fn program_that_opens_the_file_of_an_exited_agent_is_no_restart() {
+    let (mut core, ring) = quiet();
+    drop(ring);
+    core.tick(21, TICK, SECOND);
+    assert_eq!(core.status("a"), "exited");
+    let opened = file(&core);
+    let mode = Permissions::from_mode(0o640);
+    opened.set_permissions(mode).expect("changed");
+    core.tick(41, TICK, SECOND);
+    assert_ne!(core.status("a"), "exited");
+    assert_eq!(core.only(), [7, 0, 0]);
+    assert_eq!(core.value("agent.starts", "a"), 1);
 }
 
 #[test]

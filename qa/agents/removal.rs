@@ -4,8 +4,9 @@
 
 use crate::support::PATIENCE;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
-use crate::support::kit::{Core, SECOND};
+use crate::support::kit::{Core, SECOND, push};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -97,6 +98,38 @@ fn file_left_by_a_killed_removal_belongs_to_its_agent() {
     drop(ring);
     run(&mut core, 5);
     assert_eq!(names(&dir), [".pmdanixl-other", "agent"]);
+}
+
+/// An agent that exited after an event of 7 bytes. Its file is about to be removed: the next call of `tidy` does that.
+fn exited() -> Core {
+    let mut core = Core::new("remove_exited_after = \"5s\"");
+    push(&mut core.ring("agent"), 7);
+    run(&mut core, 4);
+    core.advance(10 * SECOND);
+    core.scan();
+    core.drain();
+    assert_eq!((names(&core.rings()).len(), sent(&core)), (1, 7));
+    core
+}
+
+#[test]
+fn events_of_an_agent_that_ran_after_the_last_drain_are_counted() {
+    let mut core = exited();
+    push(&mut core.ring("agent"), 1);
+    core.tidy();
+    assert_eq!((names(&core.rings()).len(), sent(&core)), (0, 8));
+}
+
+#[test]
+fn file_of_an_interrupted_start_keeps_its_name() {
+    let mut core = exited();
+    // A starting agent first clears the version, and this one is killed then.
+    let file = fs::OpenOptions::new().write(true).open(core.path("agent"));
+    file.expect("there")
+        .write_all_at(&[0; 8], 8 * Layout::V4.header().versions)
+        .expect("written");
+    core.tidy();
+    assert_eq!(names(&core.rings()), ["agent"]);
 }
 
 /// Runs a test again in a process that ignores SIGIO, and returns true there. The daemon ignores SIGIO, too: the kernel sends it
