@@ -103,7 +103,7 @@ impl Ring {
     }
 
     /// A poll of the header. It detects if a position, the version or the capacity differs from these positions and the mapped
-    /// ring.
+    /// ring. `None` for a header whose first three words are not three of these fields: such a ring is read in each tick.
     #[must_use]
     pub fn header_poll(&self, read_pos: u64, write_pos: u64) -> Option<HeaderPoll> {
         let Shape {

@@ -3,7 +3,7 @@
 //! The format of a ring file: header and slots (NIXL `cyclic_buffer.h` and `telemetry_event.h`).
 //!
 //! All integers are little-endian. Header and slots are whole 8-byte words, so that everything is read as words. Each layout has a
-//! file below this one, and a row in [`Layout`]. Begin with [`Header::check`]. This file must not know how a ring is mapped.
+//! file below this one, and a variant of [`Layout`]. Begin with [`Header::check`]. This file must not know how a ring is mapped.
 
 use crate::base::words;
 use crate::error::Rejection;
@@ -29,10 +29,11 @@ pub const MAX_SLOT_WORDS: usize = 7;
 
 /// The newest ring version of a release of NIXL that this build reads.
 pub const MAX_VERSION: i32 = 4;
-/// Highest version that is taken for a later NIXL. A higher number is taken for chance in an unrelated file.
-const LATER_VERSIONS: i32 = 255;
+/// Versions that are taken for a later NIXL. A higher number is taken for chance in an unrelated file.
+const FIRST_LATER_VERSION: i32 = MAX_VERSION + 1;
+const LAST_LATER_VERSION: i32 = 255;
 /// Version of a fork of NIXL with the header of version 4. It inserts seventeen event types of its libfabric plugin, in nanoseconds,
-/// before number 20, so that the number of dropped events is 37.
+/// before number 20, so that [`EventType::EventsDropped`] has number 37.
 const LIBFABRIC_FORK: i32 = 5;
 /// First version whose header can be [`HeaderLayout::SPREAD`].
 const FIRST_SPREAD: i32 = 5;
@@ -161,18 +162,17 @@ impl Header {
         let mut layouts = { Layout::ALL.into_iter() }
             .filter(|layout| layout.version() == version && *layout.header() == header_layout);
         if layouts.clone().next().is_none() {
-            let is_later = (MAX_VERSION + 1..=LATER_VERSIONS).contains(&version);
-            return Err(match is_later && is_pair(capacity, mask) {
-                true if version == LIBFABRIC_FORK
-                    && Layout::V4.file_len(capacity) == Some(size) =>
-                {
-                    Rejection::LibfabricFork { version }
-                }
-                true => Rejection::Unsupported {
+            if !is_pair(capacity, mask) {
+                return Err(Rejection::Version { version });
+            }
+            let has_v4_size = Layout::V4.file_len(capacity) == Some(size);
+            return Err(match version {
+                LIBFABRIC_FORK if has_v4_size => Rejection::LibfabricFork { version },
+                FIRST_LATER_VERSION..=LAST_LATER_VERSION => Rejection::Unsupported {
                     version,
                     newest: MAX_VERSION,
                 },
-                false => Rejection::Version { version },
+                _ => Rejection::Version { version },
             });
         }
         if !capacity.is_power_of_two() {
@@ -331,8 +331,8 @@ impl Layout {
             .filter(|layout| layout.is_experimental())
     }
 
-    /// True if a file of this many bytes has a whole number of slots of some layout. NIXL makes such a file before it finds that
-    /// the number is not a power of two. False for whole pages, which another library has left: a ring has whole pages only in
+    /// True if a file of this many bytes has a whole number of slots of a released layout, or a power of two of another. NIXL makes
+    /// a file with any number of slots before it finds that it is not a power of two. False for whole pages, which another library has left: a ring has whole pages only in
     /// v1, and only with 365 slots, or 512 more, and so on.
     fn has_whole_slots(size: u64) -> bool {
         const PAGE: u64 = 4096;
