@@ -187,8 +187,8 @@ fn errors_name_file_line_key_and_remedy() {
             "nixl.conf:2: containers = \"yes\": invalid type: string \"yes\", write true or false, without quotes",
         ),
         (
-            "[nixl]\nexperimental_layouts = [\"v4\"]\n",
-            "nixl.conf:2: experimental_layouts = [\"v4\"]: write a list of these: [\"v5\"]",
+            "[nixl]\nexperimental_layouts = [\"v6\"]\n",
+            "nixl.conf:2: experimental_layouts = [\"v6\"]: write a list of these: [\"v5\"]",
         ),
         (
             "[nixl]\nexperimental_layouts = \"v5\"\n",

@@ -58,7 +58,8 @@ pub(super) fn bounds<'de, D: Deserializer<'de>>(value: D) -> Result<Bounds, D::E
 pub(super) fn experimental_layouts<'de, D: Deserializer<'de>>(
     value: D,
 ) -> Result<Vec<Layout>, D::Error> {
-    let named = |name: String| Layout::experimental().find(|layout| layout.name() == name);
+    // A layout that has been released since is read anyway.
+    let named = |name: String| { Layout::ALL.into_iter() }.find(|layout| layout.name() == name);
     let names = Vec::<String>::deserialize(value).ok();
     let layouts = names.and_then(|names| names.into_iter().map(named).collect());
     layouts.ok_or_else(|| {
