@@ -49,8 +49,8 @@ impl RingReader {
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
-        // No process has the ring open for writing, so that this ends.
-        for _ in 0..=self.ring.capacity() / BATCH + 1 {
+        // A full ring has no more batches. A later drain counts what is left.
+        for _ in 0..=self.ring.capacity() / BATCH {
             if !self.consume(file, context)? {
                 break;
             }
