@@ -89,7 +89,7 @@ fn steady(layout: Layout, capacity: u64, agents: usize) {
 
 #[test]
 fn tick_with_the_same_agents_allocates_no_memory() {
-    for layout in Layout::WITH_EXPERIMENTAL {
+    for layout in Layout::ALL {
         steady(layout, 64, 100);
     }
 }

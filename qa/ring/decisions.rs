@@ -122,7 +122,7 @@ fn counted(layout: Layout) -> (Daemon, RingWriter) {
 
 #[test]
 fn read_pos_after_a_kill_gives_the_right_verdict() {
-    for layout in Layout::WITH_EXPERIMENTAL {
+    for layout in Layout::ALL {
         // read_pos, and the values with one more event of a million after the batch.
         for (read_pos, expected) in [
             (10, [1_111_111, 0, 0]),
@@ -153,7 +153,7 @@ fn read_pos_after_a_kill_gives_the_right_verdict() {
 
 #[test]
 fn read_pos_in_a_running_daemon_gives_the_right_verdict() {
-    for layout in Layout::WITH_EXPERIMENTAL {
+    for layout in Layout::ALL {
         // The batch is released.
         let (mut daemon, mut ring) = counted(layout);
         push(&mut ring, &[1_000_000]);

@@ -82,7 +82,7 @@ pub fn wrong(bench: &mut Bench, meanwhile: Meanwhile) -> (Vec<Outcome>, usize) {
 /// All layouts with `TORTURE`, otherwise the newest one, the oldest one, which has the longest slots, and the one with another header.
 fn layouts() -> Vec<Layout> {
     match torture() {
-        true => Layout::WITH_EXPERIMENTAL.to_vec(),
+        true => Layout::ALL.to_vec(),
         false => vec![Layout::V4, Layout::V1, Layout::V5],
     }
 }

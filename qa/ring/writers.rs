@@ -26,7 +26,7 @@ fn file(layout: Layout, push: fn(&mut RingWriter) -> bool) -> io::Result<Vec<u8>
 fn ring_has_the_header_and_size_of_its_layout() -> io::Result<()> {
     let versions = [1, 2, 2, 3, 4];
     let sizes = [264, 232, 104, 104, 104];
-    for ((layout, version), size) in Layout::ALL.into_iter().zip(versions).zip(sizes) {
+    for ((layout, version), size) in Layout::RELEASED.into_iter().zip(versions).zip(sizes) {
         let bytes = file(layout, |ring| ring.push(Kind::TxBytes, 1))?;
         let mut header = [0; 40];
         (header[0], header[24], header[32]) = (1, 4, 3);

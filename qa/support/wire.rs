@@ -41,9 +41,9 @@ pub struct Header {
 
 impl Layout {
     /// Layouts of releases, oldest first.
-    pub const ALL: [Self; 5] = [Self::V1, Self::V2Named, Self::V2, Self::V3, Self::V4];
+    pub const RELEASED: [Self; 5] = [Self::V1, Self::V2Named, Self::V2, Self::V3, Self::V4];
     /// All layouts: also those that pmdanixl reads only if they are switched on.
-    pub const WITH_EXPERIMENTAL: [Self; 6] = [
+    pub const ALL: [Self; 6] = [
         Self::V1,
         Self::V2Named,
         Self::V2,
@@ -90,7 +90,7 @@ impl Layout {
                 read_pos: 32,
                 first_slot: 64,
             },
-            _ => Header {
+            Self::V1 | Self::V2Named | Self::V2 | Self::V3 | Self::V4 => Header {
                 write_pos: 0,
                 read_pos: 1,
                 versions: 2,
@@ -146,7 +146,7 @@ impl FromStr for Layout {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let all = Self::WITH_EXPERIMENTAL;
+        let all = Self::ALL;
         let found = all.into_iter().find(|layout| layout.name() == name);
         found.ok_or_else(|| format!("must be one of {}", all.map(Self::name).join(", ")))
     }

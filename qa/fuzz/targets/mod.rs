@@ -20,6 +20,8 @@ pub mod store;
 #[allow(dead_code, clippy::duplicate_mod)] // a part of it is used here; the test kit has it, too
 mod wire;
 
+use wire::Layout;
+
 /// An input that is consumed from its front. After its end, it has zeros.
 pub struct Input<'a>(pub &'a [u8]);
 
@@ -52,6 +54,15 @@ impl<'a> Input<'a> {
 
     pub fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
+    }
+}
+
+/// The layout that a number of an input selects. The corpus has these numbers.
+pub fn layout_of_number(number: u8) -> Layout {
+    let released: [Layout; 5] = Layout::RELEASED;
+    match number {
+        200.. => Layout::V5,
+        _ => released[usize::from(number % 5)],
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::state::{spoil, take};
 use super::wire::{Kind, Layout};
-use super::{Input, assert_instance_name};
+use super::{Input, assert_instance_name, layout_of_number};
 use pmdanixl::collector::Collector;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
@@ -23,10 +23,7 @@ const CAPACITY: u64 = 8;
 pub fn run(input: &[u8]) {
     guard_against_sigbus().expect("a handler");
     let mut input = Input(input);
-    let layout = match input.u8() {
-        200.. => Layout::V5,
-        layout => Layout::ALL[usize::from(layout % 5)],
-    };
+    let layout = layout_of_number(input.u8());
     let world = World::new(layout);
     let places = layout.header();
     let (before, after) = (u64::from(input.u8()), u64::from(input.u8()));

@@ -4,7 +4,7 @@
 //! changes between the steps.
 
 use super::wire::{Header as Places, Kind, Layout};
-use super::{Input, assert_one_line};
+use super::{Input, assert_one_line, layout_of_number};
 use pmdanixl::error::RingFault;
 use pmdanixl::event::{Event, EventType, Events, Totals};
 use pmdanixl::ring::layout::{Header, MAX_HEADER_WORDS};
@@ -50,10 +50,7 @@ impl World {
         if shape == 255 {
             file.write_all_at(input.0, 0).expect("room");
         } else {
-            let layout = match shape {
-                200.. => Layout::V5,
-                _ => Layout::ALL[usize::from(shape % 5)],
-            };
+            let layout = layout_of_number(shape);
             let capacity = 1 << (shape / 5 % 8);
             let (write_pos, read_pos) = (u64::from(input.u8()), u64::from(input.u8()));
             let version = u64::from(layout.version());
@@ -351,7 +348,7 @@ fn layout_of(file: &File, size: u64) -> Option<Layout> {
     let mut bytes = [0; 512];
     let read = file.read_at(&mut bytes, 0).expect("open");
     let word = |word: u64| field(&bytes[..read], 8 * word);
-    let layouts = Layout::WITH_EXPERIMENTAL.into_iter();
+    let layouts = Layout::ALL.into_iter();
     let layout = { layouts }.find(|layout| {
         let (version, places) = (u64::from(layout.version()), layout.header());
         let slots = u128::from(word(places.capacity)) * u128::from(layout.slot_size());
@@ -376,13 +373,13 @@ fn decode(layout: Layout, slot: &[u8]) -> (Option<EventType>, u64) {
     let kind = if layout.is_named() {
         let text = &slot[name..name + 32];
         let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
-        // Of lost events only v4 tells.
+        // Named layouts have no type for dropped events.
         let mut kinds = Kind::ALL[..20].iter();
         kinds.position(|kind| kind.name().as_bytes() == text)
     } else {
         let known = match layout {
+            Layout::V1 | Layout::V2Named | Layout::V2 | Layout::V3 => 20,
             Layout::V4 | Layout::V5 => 21,
-            _ => 20,
         };
         let raw = u32::from_le_bytes(std::array::from_fn(|index| slot[name + index]));
         usize::try_from(raw).ok().filter(|&raw| raw < known)
