@@ -34,7 +34,7 @@ pub fn measure() -> Option<Table> {
         "layout, slots, cache | counters only / pop | at most | sums alone, not the daemon's / pop | at most | \
          counters only / plain read | all figures / pop | at most | pop, ns per event",
         "By criterion. `pop` takes one event at a time as NIXL's own reader does, and only sums; `plain read` reads the words of the \
-         ring. What each event being counted once takes is a copy of the events, their print, and second looks at the positions; a \
+         ring. What each event being counted once takes is a copy of the events, their fingerprint, and a second load of the positions; a \
          loop that sums without all that is the benchmark's own (qa/bench/rings.rs): the daemon never does. All figures go through \
          files and into a state file: last values, and four distributions with their percentiles. Tried on 26 November 2026, v4: to \
          recognise the four events of a transfer at once takes 58 instructions per event, not 65 (`pop`: 39), and 13 % less time, for 25 \

@@ -21,7 +21,7 @@ const BINS: usize = 9;
 /// Clusters of the metrics that PCP's Python PMDA has as well.
 pub const LAST_OLD_CLUSTER: u32 = 3;
 /// Metric with an instance for each agent and bucket.
-const RANGES: &str = "nixl.latency.xfer_time.buckets";
+const BUCKETS: &str = "nixl.latency.xfer_time.buckets";
 /// Limits of the memory of a daemon, and of the memory for each agent, in KiB.
 const TARGET: (f64, f64) = (6.0 * 1024.0, 32.0);
 
@@ -148,7 +148,7 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
     let mut labels = Table::new(
         "Labels",
         "agents | instances | ms of the PMDA's processor time",
-        "Of all ranges of transfer times, as `pminfo -l nixl.latency.xfer_time.buckets` asks for them, after the first time.",
+        "Of all buckets of transfer times, as `pminfo -l nixl.latency.xfer_time.buckets` asks for them, after the first time.",
     );
     let mut idle = Table::new(
         "Processor, idle",
@@ -243,7 +243,7 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
         ]);
         label_time(&pmcd);
         let times = Runs::of(runs, || label_time(&pmcd));
-        let instances = pmcd.values(RANGES).len();
+        let instances = pmcd.values(BUCKETS).len();
         labels.row([agents.to_string(), instances.to_string(), times.shown(1)]);
         let (rest, time, most) = match agents {
             1000 => (75, 120, "0.50"),
@@ -333,7 +333,7 @@ fn resident(pid: u32) -> f64 {
 fn label_time(pmcd: &Pmcd) -> f64 {
     let time = || pmcd.values("nixl.control.cpu_time")[""];
     let before = time();
-    run(pmcd.tool("pminfo").args(["-l", RANGES]));
+    run(pmcd.tool("pminfo").args(["-l", BUCKETS]));
     (time() - before) as f64 / 1e3
 }
 

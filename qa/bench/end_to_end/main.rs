@@ -4,8 +4,7 @@
 //! memory, processor time, and the cost for an application.
 //!
 //! It writes docs/speed.md and its plot, and includes the results of `cargo bench --bench drain`, which runs before. `QUICK=1`
-//! runs everything once and briefly as a smoke test, and writes to target/bench. `ONLY="load push"` prints these parts and writes
-//! nothing; a part is a file of this folder.
+//! runs everything briefly as a smoke test, and writes to target/bench. `ONLY="load push"` prints these parts and writes nothing.
 
 mod drain;
 mod growth;
@@ -25,6 +24,7 @@ mod transports;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use report::Plot;
+use std::process::ExitCode;
 use support::writer;
 
 /// Duration of the measurements.
@@ -37,7 +37,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// Duration that the environment selects.
+    /// The value for this extent.
     fn of<T>(self, full: T, quick: T) -> T {
         match self {
             Self::Full => full,
@@ -46,7 +46,10 @@ impl Extent {
     }
 }
 
-fn main() {
+/// Parts of the benchmark, in the order of the page.
+const PARTS: &str = "latency load throughput stores transports push growth";
+
+fn main() -> ExitCode {
     // Each ring that this program drains itself needs a descriptor.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("up to its own limit");
@@ -55,36 +58,27 @@ fn main() {
         Some(_) => Extent::Quick,
     };
     let only = std::env::var("ONLY").ok();
-    let is_wanted = |part: &str| {
-        let only = only.as_deref().unwrap_or(part);
-        only.split_whitespace().any(|one| one == part)
-    };
+    let parts = only.as_deref().unwrap_or(PARTS);
     let mut plot = Plot::default();
     let mut tables = Vec::new();
-    if is_wanted("latency") {
-        tables.extend(latency::measure(extent, &mut plot));
+    for part in parts.split_whitespace() {
+        match part {
+            "latency" => tables.extend(latency::measure(extent, &mut plot)),
+            "load" => tables.extend(load::measure(extent)),
+            "throughput" => tables.push(throughput::measure(extent)),
+            "stores" => tables.push(stores::measure(extent)),
+            "transports" => tables.push(transports::measure(extent)),
+            "push" => tables.push(push::measure(extent)),
+            "growth" => tables.extend(growth::measure(extent)),
+            unknown => {
+                eprintln!("ONLY={unknown}: the parts are {PARTS}");
+                return ExitCode::FAILURE;
+            }
+        }
     }
-    if is_wanted("load") {
-        tables.extend(load::measure(extent));
+    if only.is_none() {
+        tables.extend(drain::measure());
+        report::write(extent, &tables, &plot);
     }
-    if is_wanted("throughput") {
-        tables.push(throughput::measure(extent));
-    }
-    if is_wanted("stores") {
-        tables.push(stores::measure(extent));
-    }
-    if is_wanted("transports") {
-        tables.push(transports::measure(extent));
-    }
-    if is_wanted("push") {
-        tables.push(push::measure(extent));
-    }
-    if is_wanted("growth") {
-        tables.extend(growth::measure(extent));
-    }
-    if only.is_some() {
-        return;
-    }
-    tables.extend(drain::measure());
-    report::write(extent, &tables, &plot);
+    ExitCode::SUCCESS
 }

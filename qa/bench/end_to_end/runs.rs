@@ -29,20 +29,21 @@ impl Runs {
         self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect()
     }
 
-    /// Median and range, with so many digits after the point.
+    /// Median and range if there are several, with so many digits after the point.
     pub fn shown(&self, digits: usize) -> String {
         self.with_range(&format!("{:.digits$}", self.median()), digits)
     }
 
-    /// Median in bold, and range, with so many digits after the point.
+    /// Median in bold, and range if there are several, with so many digits after the point.
     pub fn bold(&self, digits: usize) -> String {
         self.with_range(&format!("**{:.digits$}**", self.median()), digits)
     }
 
     fn with_range(&self, median: &str, digits: usize) -> String {
-        let sorted = self.sorted();
-        let (least, most) = (sorted[0], sorted[sorted.len() - 1]);
-        format!("{median} ({least:.digits$} to {most:.digits$})")
+        match &self.sorted()[..] {
+            [least, .., most] => format!("{median} ({least:.digits$} to {most:.digits$})"),
+            _ => median.into(),
+        }
     }
 
     /// Mean and standard deviation.
