@@ -122,7 +122,7 @@ fn producer_restart_at_any_moment_of_a_drain_counts_once() {
                     }
                     bench.restart(events);
                     match kill {
-                        None => while drain.step() {},
+                        None => drain.to_end(),
                         Some(more) => {
                             let _ = drain.steps(more);
                         }
@@ -152,7 +152,7 @@ fn producer_restart_at_any_moment_of_a_drain_counts_once() {
                     break;
                 }
                 bench.restart(events);
-                while drain.step() {}
+                drain.to_end();
                 drop(drain);
                 let found = bench.finish();
                 assert!(

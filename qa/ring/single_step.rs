@@ -6,10 +6,11 @@
 //! Another process sees only the stores of a drain, in the ring and in the state file. So those states represent a kill after
 //! each instruction. qa/ring/every_instruction.rs uses real kills.
 
-use crate::support::drain::{Bench, Contents, Meanwhile, NEW};
+use crate::support::drain::{Bench, Contents, Meanwhile, NEW, Traced};
 use crate::support::example;
 use crate::support::kit::Core;
-use crate::support::writer::Layout;
+use crate::support::writer::{Layout, RingWriter};
+use std::path::Path;
 
 /// Moment of a drain at which shared memory changed.
 struct Moment {
@@ -251,7 +252,7 @@ fn interrupted(bench: &mut Bench, between: Between, from: u64) -> [u64; 3] {
         }
         Between::Restart => bench.restart(2),
     }
-    while drain.step() {}
+    drain.to_end();
     drop(drain);
     bench.finish()
 }
@@ -284,33 +285,79 @@ fn change_before_the_release_is_noticed_by_the_drain() {
     }
 }
 
+/// A drain of 15 events in the first slots of a ring, where the positions of a restarted ring fit the batch. It has found out
+/// which ring this is, and is about to copy the slots.
+fn about_to_copy(program: &Path) -> (Bench<'_>, Traced) {
+    let mut bench = Bench::new(program, 0);
+    (0..12).for_each(|_| bench.push(1_000_000));
+    let drain = bench.stopped();
+    // Up to the end of a system call.
+    assert!(drain.to_system_call() && drain.to_system_call());
+    (bench, drain)
+}
+
 #[test]
-fn restart_before_the_release_of_a_recovery_is_noticed() {
+fn restart_while_a_batch_is_read_is_noticed() {
     let program = example("one_drain");
-    // Instructions between the restart and the release, which is from 0, where a new ring begins as well.
-    for before_release in [1, 1000, 3000] {
-        let mut bench = Bench::new(&program, 16);
-        bench.finish();
-        bench.leave_at(0);
-        let beginning = Contents::read(&bench.files());
-        let [ring, _] = bench.files();
-        let drain = bench.stopped();
-        let steps = (0..).take_while(|_| drain.step() && Contents::read_pos(&ring) == 0);
-        let steps = steps.count();
+    let (bench, drain) = about_to_copy(&program);
+    let [_, state] = bench.files();
+    let generation = Contents::generation(&state);
+    let steps = (0..).take_while(|_| drain.step() && Contents::generation(&state) == generation);
+    let until_commit = steps.count();
+    for steps in (0..24).map(|part| until_commit * part / 24) {
+        let (mut bench, drain) = about_to_copy(&program);
+        let old = bench.pushed;
+        assert!(drain.steps(steps), "the same drain again");
+        bench.restart(15);
+        drain.to_end();
         drop(drain);
-        bench.restore(&beginning);
-        let drain = bench.stopped();
-        assert!(drain.steps(steps - before_release), "the same drain again");
-        bench.restart(2);
-        while drain.step() {}
-        drop(drain);
-        let found = bench.finish();
-        assert_eq!(found, [bench.pushed, 1, 0], "{before_release} of {steps}");
+        let found = bench.finish()[0];
+        let right = [15 * NEW, 15 * NEW + old];
+        assert!(
+            right.contains(&found),
+            "{found} after {steps} of {until_commit}"
+        );
     }
 }
 
+#[test]
+fn restart_before_the_release_of_a_recovery_is_noticed() {
+    let program = example("one_drain");
+    // The release is from 0, where a new ring begins as well.
+    for instructions in [1, 1000, 3000] {
+        let mut bench = Bench::new(&program, 16);
+        bench.finish();
+        bench.leave_at(0);
+        let drain = bench.before_release(instructions);
+        bench.restart(2);
+        drain.to_end();
+        drop(drain);
+        assert_eq!(
+            bench.finish(),
+            [bench.pushed, 1, 0],
+            "{instructions} before"
+        );
+    }
+}
+
+#[test]
+fn release_in_the_midst_of_a_restart_is_undone() {
+    let program = example("one_drain");
+    let mut bench = Bench::new(&program, 0);
+    let drain = bench.before_release(1);
+    // The new ring has its positions, and not yet a version.
+    let path = bench.dir.path().join("rings/agent");
+    bench.ring = RingWriter::begin(&path, Layout::V4, 64).expect("a ring");
+    drain.to_end();
+    drop(drain);
+    bench.ring.publish().expect("a ring");
+    // More than would fit if the slots were released.
+    (0..5).for_each(|_| bench.push(NEW));
+    assert_eq!(bench.finish(), [bench.pushed, 1, 0]);
+}
+
 /// A ring that was only followed from 0 on, with the batch [3, 9).
-fn followed(program: &std::path::Path) -> Bench<'_> {
+fn followed(program: &Path) -> Bench<'_> {
     let mut bench = Bench::new(program, 16);
     let dir = bench.dir.path();
     let (rings, state) = (dir.join("rings"), dir.join("nixl/state"));
@@ -332,7 +379,7 @@ fn restart_while_a_followed_batch_is_released_is_noticed() {
         let drain = bench.stopped();
         assert!(drain.steps(steps));
         bench.restart(1);
-        while drain.step() {}
+        drain.to_end();
         drop(drain);
         let [sum, resets, foreign] = bench.finish();
         assert_eq!((sum, foreign), (bench.pushed, 0), "restart after {steps}");

@@ -137,6 +137,25 @@ impl<'a> Bench<'a> {
         Traced::start(self.command().arg("step"))
     }
 
+    /// Starts the drain. Returns about so many instructions before it releases slots from 0 on.
+    pub fn before_release(&self, instructions: usize) -> Traced {
+        let files = self.files();
+        let beginning = Contents::read(&files);
+        let is_before = || Contents::read_pos(&files[0]) == 0;
+        let drain = self.stopped();
+        let steps = (0..).take_while(|_| drain.step() && is_before()).count();
+        drop(drain);
+        // The number of instructions varies between runs.
+        for _ in 0..100 {
+            self.restore(&beginning);
+            let drain = self.stopped();
+            if drain.steps(steps - instructions) && is_before() {
+                return drain;
+            }
+        }
+        panic!("the slots are released before instruction {steps}");
+    }
+
     /// Files in shared memory, for [`Contents::read`].
     pub fn files(&self) -> [fs::File; 2] {
         ["rings/agent", "nixl/state"]
@@ -244,10 +263,25 @@ impl Traced {
 
     /// Runs one instruction. Returns false if the drain has ended, also before: the number of instructions varies between runs.
     pub fn step(&self) -> bool {
+        self.go_on(|pid| ptrace::step(pid, None))
+    }
+
+    /// Runs to the beginning or the end of the next system call. Returns false if the drain has ended.
+    pub fn to_system_call(&self) -> bool {
+        self.go_on(|pid| ptrace::syscall(pid, None))
+    }
+
+    /// Runs to the end of the drain.
+    pub fn to_end(&self) {
+        let has_more = self.go_on(|pid| ptrace::cont(pid, None));
+        assert!(!has_more, "nothing else stops it");
+    }
+
+    fn go_on(&self, request: impl Fn(Pid) -> nix::Result<()>) -> bool {
         if self.ended.get() {
             return false;
         }
-        ptrace::step(self.pid, None).expect("it is stopped");
+        request(self.pid).expect("it is stopped");
         match waitpid(self.pid, None).expect("our child") {
             WaitStatus::Stopped(_, Signal::SIGTRAP) => true,
             WaitStatus::Stopped(_, Signal::SIGSTOP) => {

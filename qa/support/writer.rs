@@ -28,20 +28,27 @@ pub struct RingWriter {
     capacity: u64,
 }
 
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
 impl RingWriter {
     /// Creates the ring. On the path of an existing one, restarts it in place: the inode stays.
     ///
     /// A capacity that is not a power of two fails as in NIXL: the file then has its size, and version 0.
     pub fn create(path: &Path, layout: Layout, capacity: u64) -> io::Result<Self> {
-        let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+        let ring = Self::begin(path, layout, capacity)?;
+        ring.publish()?;
+        Ok(ring)
+    }
+
+    /// Begins to create the ring: both positions are 0, and it has no version until [`RingWriter::publish`].
+    pub fn begin(path: &Path, layout: Layout, capacity: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.mode(0o644).open(path)?;
-        file.set_len(
-            layout
-                .file_size(capacity)
-                .ok_or_else(|| invalid("larger than a file can be"))?,
-        )?;
+        let size = layout.file_size(capacity);
+        file.set_len(size.ok_or_else(|| invalid("larger than a file can be"))?)?;
         let map = MmapOptions::new().map_raw(&file)?;
         let ring = Self {
             map,
@@ -54,18 +61,24 @@ impl RingWriter {
         ring.word(header.versions).store(0, Ordering::Relaxed);
         ring.word(header.write_pos).store(0, Ordering::Relaxed);
         ring.word(header.read_pos).store(0, Ordering::Relaxed);
-        ring.word(header.capacity)
-            .store(capacity, Ordering::Relaxed);
-        let mask = capacity.wrapping_sub(1);
-        ring.word(header.mask).store(mask, Ordering::Relaxed);
-        if !capacity.is_power_of_two() {
+        Ok(ring)
+    }
+
+    /// Ends what [`RingWriter::begin`] has begun.
+    pub fn publish(&self) -> io::Result<()> {
+        let header = self.layout.header();
+        self.word(header.capacity)
+            .store(self.capacity, Ordering::Relaxed);
+        let mask = self.capacity.wrapping_sub(1);
+        self.word(header.mask).store(mask, Ordering::Relaxed);
+        if !self.capacity.is_power_of_two() {
             return Err(invalid("the capacity is not a power of two"));
         }
-        let version = u64::from(layout.version());
+        let version = u64::from(self.layout.version());
         let both = (version << 32) | version;
-        ring.word(header.versions).store(version, Ordering::Release); // pairs with the reader's acquire
-        ring.word(header.versions).store(both, Ordering::Release); // pairs with the reader's acquire
-        Ok(ring)
+        self.word(header.versions).store(version, Ordering::Release); // pairs with the reader's acquire
+        self.word(header.versions).store(both, Ordering::Release); // pairs with the reader's acquire
+        Ok(())
     }
 
     /// Pushes one event. Returns false if the ring is full and the event is lost.
