@@ -2,6 +2,7 @@
 
 //! Agents that restart in place while the positions of their ring are 0, which does not show the restart. Through the test kit.
 
+use crate::support::drain::Bench;
 use crate::support::kit::{Core, LONG, push};
 use crate::support::sample::Sample;
 use crate::support::{example, needs_root, wait_for};
@@ -133,4 +134,22 @@ fn followed_ring_that_claims_too_much_is_not_counted_again() {
     claim(1);
     core.run(30);
     assert_eq!((core.attached(), core.only()), (1, [7, 0, 0]));
+}
+
+#[test]
+fn running_ring_that_is_taken_for_a_restarted_one_is_doubtful() {
+    let program = example("one_drain");
+    let mut bench = Bench::new(&program, 16);
+    bench.finish();
+    // A full ring, whose last slot then gets the bytes that it had before the restart.
+    bench.restart(15);
+    bench.finish();
+    bench.push(1);
+    // Changes the times of the file.
+    bench.leave_at(15);
+    let dir = bench.dir.path();
+    let mut core = Core::on(&dir.join("rings"), &dir.join("nixl/state"), "");
+    core.run(2);
+    assert_eq!(core.only()[0], bench.pushed - 1);
+    assert_eq!(core.host("control.doubtful_batches"), 1);
 }

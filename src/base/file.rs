@@ -6,6 +6,7 @@ use nix::dir::Dir;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use nix::sys::statfs::{FsType, fstatfs};
+use nix::time::{ClockId, clock_gettime};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
@@ -117,6 +118,15 @@ pub fn list_names_at(directory: &Path) -> nix::Result<Vec<OsString>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// The time in seconds and nanoseconds of the clock that file times are taken from. A change from now on has this time or a later
+/// one.
+#[must_use]
+pub fn clock() -> (i64, i64) {
+    // Without a clock nothing is known to be older.
+    clock_gettime(ClockId::CLOCK_REALTIME_COARSE)
+        .map_or((0, 0), |time| (time.tv_sec(), time.tv_nsec()))
 }
 
 /// True if a time of a file (seconds and nanoseconds) is less than an age ago, or still to come.

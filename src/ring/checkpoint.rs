@@ -17,7 +17,7 @@
 //! - A producer that restarts on the same file sets both positions to 0, changes the file's change time (ftruncate(2)), and
 //!   leaves the bytes of the slots until it writes them again.
 
-use crate::base::file::{self, FILE_TIME_GRANULARITY, FileId, is_younger_than};
+use crate::base::file::{self, FileId};
 use crate::ring::protocol::{Consumer, Load, ProducerState};
 use crate::ring::{Batch, Fingerprint, Ring};
 use std::cmp;
@@ -54,8 +54,8 @@ pub struct RingIdentity {
     /// Change time of the file in seconds and nanoseconds. A restart of the producer always changes it, by ftruncate(2). So does
     /// the first store to each page of a mapping.
     pub changed: (i64, i64),
-    /// True if the change time was old enough, when it was read, that a later change gives another time: the clock of file times
-    /// is coarse.
+    /// True if the change time was before the clock of file times when it was read, so that a later change gives another time: that
+    /// clock is coarse.
     pub shows_changes: bool,
     /// Word of the header with the version and its copy.
     pub versions: u64,
@@ -280,6 +280,13 @@ impl Checkpoint {
         }
     }
 
+    /// True if a ring that is taken for a restarted one may be a running one: the producer has gone round since the batch was copied,
+    /// and the slots before the end of the ring got the bytes that they had.
+    #[must_use]
+    pub fn may_be_running(&self, seen: &Evidence) -> bool {
+        seen.write_pos.is_lt() && !seen.is_restarting
+    }
+
     /// True if a restart of the producer cannot be ruled out for a batch whose slots look unchanged. A new ring begins at 0, so
     /// this concerns a batch that begins at 0 in a file that was touched since. If the new producer wrote the same first events,
     /// nothing tells them apart. In a ring that another process drained `read_pos` shows no restart, so there this concerns any
@@ -296,6 +303,7 @@ impl RingIdentity {
     /// # Errors
     /// The error of statx(2), or `InvalidData` if the file now has the length of another layout.
     pub fn of(ring: &Ring) -> io::Result<Self> {
+        let clock = file::clock();
         let meta = ring.file().metadata()?;
         if ring.fits_another_layout(meta.len()) {
             return Err(io::ErrorKind::InvalidData.into());
@@ -308,7 +316,7 @@ impl RingIdentity {
             },
             born: file::birth_time(&meta),
             changed,
-            shows_changes: !is_younger_than(changed, FILE_TIME_GRANULARITY),
+            shows_changes: changed < clock,
             versions: ring.shape.versions,
             capacity: ring.capacity(),
         })

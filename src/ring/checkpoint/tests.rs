@@ -392,6 +392,20 @@ fn change_time_that_was_too_young_proves_nothing() {
 }
 
 #[test]
+fn change_after_a_time_before_the_clock_is_seen() {
+    let fixture = RingFixture::new(4, 10);
+    let identity = || RingIdentity::of(&fixture.ring).expect("open");
+    while file::clock() <= identity().changed {
+        std::thread::yield_now();
+    }
+    let before = identity();
+    assert!(before.is_unchanged(&identity()));
+    let len = Layout::V4.file_len(16).expect("small");
+    fixture.file.set_len(len).expect("the same size");
+    assert!(!before.is_unchanged(&identity()));
+}
+
+#[test]
 fn batch_round_the_end_gets_the_same_verdicts() {
     let fixture = RingFixture::new(14, 3).with_next_written();
     let same = fixture.checkpoint.ring;

@@ -63,6 +63,13 @@ impl RingReader {
             }
             Verdict::NewRing => self.resume_after_restart(None, identity, file, context)?,
             Verdict::NewRingReleased if may_release => {
+                if self.checkpoint.may_be_running(&evidence) {
+                    let (path, len) = (log::shown(&file.path), self.ring.between(end, 0));
+                    tracing::warn!(
+                        "{path}: its agent is taken for restarted; if it was not, the last {len} events before the ring's end are lost"
+                    );
+                    context.shared.doubtful_batches += 1;
+                }
                 // If the swap fails, the producer has set `read_pos` to 0 itself.
                 let _ = self.ring.release(end, 0)?;
                 self.resume_after_restart(None, identity, file, context)?;
