@@ -147,10 +147,12 @@ fn same_name_in_two_directories_is_two_agents() {
         home.rings()
     ));
     let mut first = ring(&home, "agent");
-    let mut second = RingWriter::create(&other.join("agent"), Layout::V4, 64).expect("a ring");
     first.push(Kind::TxBytes, 1);
-    second.push(Kind::TxBytes, 2);
     let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("agent", 1)]);
+    // The first one that is found has the name without a label.
+    let mut second = RingWriter::create(&other.join("agent"), Layout::V4, 64).expect("a ring");
+    second.push(Kind::TxBytes, 2);
     pmcd.becomes(&[("agent", 1), ("agent@gpu1", 2)]);
 }
 

@@ -244,7 +244,7 @@ mod tests {
     fn bad_response_costs_one_scan_and_one_worker() {
         let begun = r#"{"Begun":{"pid":7,"start":9}}"#;
         for first in [
-            "exit 0",
+            "read -r line",
             "read -r line; echo '{\"Begun\":'",
             "read -r line; echo '\"Finished\"'; exec sleep 600",
             "read -r line; printf '\\377\\000\\n'",
