@@ -224,11 +224,8 @@ enum Between {
 /// Runs a drain up to the commit of its batch, lets `between` happen, and runs the drain to its end. Returns the values of the next
 /// start.
 fn interrupted(bench: &mut Bench, between: Between, from: u64) -> [u64; 3] {
-    let [ring, state] = bench.files();
-    let words = || {
-        let generation = Contents::generation(&state);
-        (generation, Contents::read_pos(&ring))
-    };
+    let [_, state] = bench.files();
+    let words = || (Contents::generation(&state), bench.ring.read_pos());
     // Number of writes of the record before the release.
     let beginning = Contents::read(&bench.files());
     let drain = bench.stopped();

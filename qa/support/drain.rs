@@ -141,7 +141,7 @@ impl<'a> Bench<'a> {
     pub fn before_release(&self, instructions: usize) -> Traced {
         let files = self.files();
         let beginning = Contents::read(&files);
-        let is_before = || Contents::read_pos(&files[0]) == 0;
+        let is_before = || self.ring.read_pos() == 0;
         let drain = self.stopped();
         let steps = (0..).take_while(|_| drain.step() && is_before()).count();
         drop(drain);
@@ -211,11 +211,6 @@ impl Contents {
     /// Number of writes of the first record of the state file.
     pub fn generation(state: &fs::File) -> u64 {
         word(state, RECORD + 8)
-    }
-
-    /// Read position of the ring.
-    pub fn read_pos(ring: &fs::File) -> u64 {
-        word(ring, 8)
     }
 
     /// Names of the parts that differ from `before`.
