@@ -88,7 +88,7 @@ pub fn open_error(errno: Errno) -> String {
     let remedy = match errno {
         Errno::ELOOP => return "a user other than root could change a symbolic link in the path; configure the target of the link".into(),
         Errno::ENOENT => "; make it, or correct the path in nixl.conf",
-        Errno::EACCES => "; let the user that pmdanixl runs as read and search it",
+        Errno::EACCES => "; let the user that pmdanixl runs as read and search it, or, if proc_facts is off and a reload has added it, run ./Install again",
         Errno::ENOTDIR => "; name a directory in nixl.conf",
         _ => "",
     };
