@@ -127,6 +127,15 @@ pub struct Evidence {
     pub is_tail_unwritten: bool,
 }
 
+impl Evidence {
+    /// True if a ring that is taken for a restarted one may be a running one: the producer may have gone round since the batch was
+    /// copied, and have written the same bytes as before to the last slots of the ring.
+    #[must_use]
+    pub fn may_be_running(&self) -> bool {
+        self.write_pos.is_lt() && !self.is_restarting
+    }
+}
+
 impl Checkpoint {
     /// The checkpoint of a batch that was just read, before its slots are released.
     #[must_use]
@@ -278,13 +287,6 @@ impl Checkpoint {
         } else {
             seen.is_batch_overwritten
         }
-    }
-
-    /// True if a ring that is taken for a restarted one may be a running one: the producer has gone round since the batch was copied,
-    /// and the slots before the end of the ring got the bytes that they had.
-    #[must_use]
-    pub fn may_be_running(&self, seen: &Evidence) -> bool {
-        seen.write_pos.is_lt() && !seen.is_restarting
     }
 
     /// True if a restart of the producer cannot be ruled out for a batch whose slots look unchanged. A new ring begins at 0, so

@@ -332,8 +332,8 @@ impl Layout {
     }
 
     /// True if a file of this many bytes has a whole number of slots of a released layout, or a power of two of another. NIXL makes
-    /// a file with any number of slots before it finds that it is not a power of two. False for whole pages, which another library has left: a ring has whole pages only in
-    /// v1, and only with 365 slots, or 512 more, and so on.
+    /// a file with any number of slots before it finds that it is not a power of two. False for whole pages, which another library has
+    /// left: a ring has whole pages only in v1, and only with 365 slots, or 512 more, and so on.
     fn has_whole_slots(size: u64) -> bool {
         const PAGE: u64 = 4096;
         size % PAGE != 0

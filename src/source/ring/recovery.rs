@@ -63,7 +63,7 @@ impl RingReader {
             }
             Verdict::NewRing => self.resume_after_restart(None, identity, file, context)?,
             Verdict::NewRingReleased if may_release => {
-                if self.checkpoint.may_be_running(&evidence) {
+                if evidence.may_be_running() {
                     let (path, len) = (log::shown(&file.path), self.ring.between(end, 0));
                     tracing::warn!(
                         "{path}: its agent is taken for restarted; if it was not, the last {len} events before the ring's end are lost"
