@@ -29,7 +29,7 @@ pub enum Rejection {
         uid: u32,
     },
     /// A size that no ring has, whatever its header says.
-    #[error("not a ring: {size} bytes are not 40 and a whole number of slots")]
+    #[error("not a ring: no ring has {size} bytes")]
     Size {
         /// Bytes of the file.
         size: u64,
@@ -41,9 +41,7 @@ pub enum Rejection {
         full: Option<Space>,
     },
     /// The version is 0 and no ring has this size. An example is a segment that another library left.
-    #[error(
-        "not a ring: it has no version, and {size} bytes are not 40 and a whole number of slots"
-    )]
+    #[error("not a ring: it has no version, and no ring has {size} bytes")]
     Blank {
         /// Bytes of the file.
         size: u64,

@@ -87,10 +87,10 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
             "hardlink",
             "has 2 hard links, and a ring or a store has one; remove the others",
         ),
-        ("empty", "not a ring: 0 bytes"),
+        ("empty", "not a ring: no ring has 0 bytes"),
         ("zeros", "header is not written"),
-        ("blank", "not a ring: it has no version, and 4096 bytes"),
-        ("odd-size", "not a ring: 169 bytes"),
+        ("blank", "not a ring: it has no version, and no ring has 4096 bytes"),
+        ("odd-size", "not a ring: no ring has 169 bytes"),
         ("capacity", "capacity 1000 is not a power of two"),
         ("capacity-zero", "capacity 0 is not a power of two"),
         (
