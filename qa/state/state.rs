@@ -18,6 +18,7 @@ use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 const FETCH: &str = "fetch nixl.transfer.tx_bytes";
 /// Bytes of a record of the state file, and of the header of the file.
@@ -243,62 +244,71 @@ fn daemon_without_a_state_directory_serves_values() {
 #[test]
 fn removed_or_truncated_state_file_is_recreated_in_full() {
     needs_root();
-    for (what, len) in [
+    let cases = [
         ("was removed or replaced", None),
         ("was truncated", Some(0)),
         // The header is left, which has the sums of expired agents, and the first records, with the one in use.
         ("was truncated", Some(RECORD)),
         ("was truncated", Some(33 * RECORD)),
-    ] {
-        let home = Home::new();
-        home.set("max_agents = 1\nretain = \"0s\"");
-        let mut pmcd = Pmcd::start(&home);
-        // The record of the first agent expires, but its sums stay in the host totals.
-        let before: &[&str] = match len {
-            None | Some(RECORD) => &["a", "b", "c", "d", "e"],
-            _ => &[],
-        };
-        for name in before {
-            ring(&home, name).push(Kind::TxBytes, 100);
-            pmcd.becomes(&[(name, 100)]);
-            fs::remove_file(home.ring(name)).expect("there");
+    ];
+    // Side by side, because each mostly waits.
+    thread::scope(|scope| {
+        for (what, len) in cases {
+            scope.spawn(move || recreates_in_full(what, len));
         }
-        let mut agent = ring(&home, "agent");
-        agent.push(Kind::TxBytes, 5);
-        pmcd.becomes(&[("agent", 5)]);
-        let id = |pmcd: &Pmcd| run(pmcd.tool("pminfo").args(["-f", TX_BYTES]));
-        let shown = id(&pmcd);
-        let state = pmcd.path("run/nixl/state");
-        match len {
-            None => fs::remove_dir_all(state.parent().expect("a directory")).expect("there"),
-            Some(len) => {
-                let file = fs::OpenOptions::new().write(true).open(state);
-                file.and_then(|file| file.set_len(len)).expect("there");
-            }
-        }
-        // The next write finds that the file is truncated.
-        agent.push(Kind::TxBytes, 5);
-        wait_for(what, || pmcd.log().contains(what).then_some(()));
-        wait_for("another file is made", || {
-            let is_made = pmcd
-                .log()
-                .contains("state file re-created; totals are persistent again");
-            is_made.then_some(())
-        });
-        agent.push(Kind::TxBytes, 5);
-        pmcd.becomes(&[("agent", 15)]);
-        kill_process(pmcd.pmda_pid());
-        pmcd.kill();
-        pmcd.start_anew();
-        pmcd.wait_until_it_answers();
-        agent.push(Kind::TxBytes, 5);
-        pmcd.becomes(&[("agent", 20)]);
-        let after = id(&pmcd);
-        assert_eq!(shown.replace("value 5", "value 20"), after, "{what}");
-        let host = pmcd.values("nixl.host.transfer.tx_bytes");
-        let sent = 20 + 100 * before.len() as u64;
-        assert_eq!(host.values().sum::<u64>(), sent, "{what} {host:?}");
+    });
+}
+
+/// Removes the state file, or truncates it to `len`. Checks that the daemon logs `what`, and writes all into another file.
+fn recreates_in_full(what: &str, len: Option<u64>) {
+    let home = Home::new();
+    home.set("max_agents = 1\nretain = \"0s\"");
+    let mut pmcd = Pmcd::start(&home);
+    // The record of the first agent expires, but its sums stay in the host totals.
+    let before: &[&str] = match len {
+        None | Some(RECORD) => &["a", "b", "c", "d", "e"],
+        _ => &[],
+    };
+    for name in before {
+        ring(&home, name).push(Kind::TxBytes, 100);
+        pmcd.becomes(&[(name, 100)]);
+        fs::remove_file(home.ring(name)).expect("there");
     }
+    let mut agent = ring(&home, "agent");
+    agent.push(Kind::TxBytes, 5);
+    pmcd.becomes(&[("agent", 5)]);
+    let id = |pmcd: &Pmcd| run(pmcd.tool("pminfo").args(["-f", TX_BYTES]));
+    let shown = id(&pmcd);
+    let state = pmcd.path("run/nixl/state");
+    match len {
+        None => fs::remove_dir_all(state.parent().expect("a directory")).expect("there"),
+        Some(len) => {
+            let file = fs::OpenOptions::new().write(true).open(state);
+            file.and_then(|file| file.set_len(len)).expect("there");
+        }
+    }
+    // The next write finds that the file is truncated.
+    agent.push(Kind::TxBytes, 5);
+    wait_for(what, || pmcd.log().contains(what).then_some(()));
+    wait_for("another file is made", || {
+        let is_made = pmcd
+            .log()
+            .contains("state file re-created; totals are persistent again");
+        is_made.then_some(())
+    });
+    agent.push(Kind::TxBytes, 5);
+    pmcd.becomes(&[("agent", 15)]);
+    kill_process(pmcd.pmda_pid());
+    pmcd.kill();
+    pmcd.start_anew();
+    pmcd.wait_until_it_answers();
+    agent.push(Kind::TxBytes, 5);
+    pmcd.becomes(&[("agent", 20)]);
+    let after = id(&pmcd);
+    assert_eq!(shown.replace("value 5", "value 20"), after, "{what}");
+    let host = pmcd.values("nixl.host.transfer.tx_bytes");
+    let sent = 20 + 100 * before.len() as u64;
+    assert_eq!(host.values().sum::<u64>(), sent, "{what} {host:?}");
 }
 
 #[test]
