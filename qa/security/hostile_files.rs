@@ -89,7 +89,10 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
         ),
         ("empty", "not a ring: no ring has 0 bytes"),
         ("zeros", "header is not written"),
-        ("blank", "not a ring: it has no version, and no ring has 4096 bytes"),
+        (
+            "blank",
+            "not a ring: it has no version, and no ring has 4096 bytes",
+        ),
         ("odd-size", "not a ring: no ring has 169 bytes"),
         ("capacity", "capacity 1000 is not a power of two"),
         ("capacity-zero", "capacity 0 is not a power of two"),
