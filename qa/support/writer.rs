@@ -16,6 +16,7 @@ use memmap2::{MmapOptions, MmapRaw};
 
 #[path = "wire.rs"] // wherever this file is a module of
 mod wire;
+use wire::Header;
 pub use wire::{Kind, Layout};
 
 /// Ring of one agent, mapped for writing. Dropping it leaves the file, as NIXL does.
@@ -25,6 +26,7 @@ pub use wire::{Kind, Layout};
 pub struct RingWriter {
     map: MmapRaw,
     layout: Layout,
+    header: Header,
     capacity: u64,
 }
 
@@ -53,9 +55,10 @@ impl RingWriter {
         let ring = Self {
             map,
             layout,
+            header: layout.header(),
             capacity,
         };
-        let header = layout.header();
+        let header = ring.header;
         // The order of the wheels: both versions are cleared first, and `expected_version` is set after `version`. A reader can
         // see one without the other.
         ring.word(header.versions).store(0, Ordering::Relaxed);
@@ -66,7 +69,7 @@ impl RingWriter {
 
     /// Ends what [`RingWriter::begin`] has begun.
     pub fn publish(&self) -> io::Result<()> {
-        let header = self.layout.header();
+        let header = self.header;
         self.word(header.capacity)
             .store(self.capacity, Ordering::Relaxed);
         let mask = self.capacity.wrapping_sub(1);
@@ -136,13 +139,13 @@ impl RingWriter {
     pub fn push_some_again(&mut self, events: u64) {
         assert!(self.pending() + events < self.capacity, "no room");
         let pos = (self.write_pos() + events) & (self.capacity - 1);
-        self.word(self.layout.header().write_pos)
+        self.word(self.header.write_pos)
             .store(pos, Ordering::Release);
     }
 
     /// Empties the ring like a reader.
     pub fn forget(&mut self) {
-        self.word(self.layout.header().read_pos)
+        self.word(self.header.read_pos)
             .store(self.write_pos(), Ordering::Relaxed);
     }
 
@@ -163,20 +166,18 @@ impl RingWriter {
 
     /// Slot of the next event to read.
     pub fn read_pos(&self) -> u64 {
-        self.word(self.layout.header().read_pos)
-            .load(Ordering::Acquire) // pairs with the reader's release of its slots
+        self.word(self.header.read_pos).load(Ordering::Acquire) // pairs with the reader's release of its slots
     }
 
     /// Sets the read position, as another reader does.
     pub fn set_read_pos(&self, position: u64) {
-        self.word(self.layout.header().read_pos)
+        self.word(self.header.read_pos)
             .store(position, Ordering::Release);
     }
 
     /// Slot of the next event to write.
     pub fn write_pos(&self) -> u64 {
-        self.word(self.layout.header().write_pos)
-            .load(Ordering::Relaxed) // the producer is its only writer
+        self.word(self.header.write_pos).load(Ordering::Relaxed) // the producer is its only writer
     }
 
     fn push_slot(&mut self, name: &str, raw: u32, category: i32, value: u64) -> bool {
@@ -197,12 +198,12 @@ impl RingWriter {
         if next == self.read_pos() {
             return false;
         }
-        let first = self.layout.header().first_slot + pos * self.layout.slot_size() / 8;
+        let first = self.header.first_slot + pos * self.layout.slot_size() / 8;
         for (index, &word) in (first..).zip(slot) {
             self.word(index).store(word, Ordering::Relaxed);
         }
         // Orders the slot before the position; pairs with the reader's acquire.
-        self.word(self.layout.header().write_pos)
+        self.word(self.header.write_pos)
             .store(next, Ordering::Release);
         true
     }
