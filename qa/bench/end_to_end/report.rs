@@ -62,7 +62,8 @@ pub fn write(extent: Extent, tables: &[Table], plot: &Plot) {
     let mut text = String::from(
         "# Speed\n\nFor reviewers of what pmdanixl costs. `make bench` writes this page. A ratio below 1 is in favour of \
          pmdanixl. Columns \"at most\" are the limits that the project sets itself; figures above them are not good enough \
-         yet. Where a figure has a range, it is the median of several runs, and their least and greatest result.\n\n",
+         yet. Where a figure has a range, it is the median of several runs, and their least and greatest result. \
+         On a shared machine, absolute times can double between two runs: compare figures of one run.\n\n",
     );
     if extent == Extent::Quick {
         text.push_str(
