@@ -143,6 +143,8 @@ check "install files again" install_files
 check "the command pcp-nixl is installed" cmp share/pcp/pcp-nixl "$PCP_BINADM_DIR/pcp-nixl"
 check "the page for a browser is installed" cmp share/dashboard/index.html "$PCP_SHARE_DIR/nixl/dashboard.html"
 snapshot "$work/files"
+# The mark of an automatic Install that failed.
+touch "$pmda/.NeedInstall.failed"
 check "Install" install_pmda
 check "all names served" all_served
 check "the user pcp can read the installed files" pcp_user_can_read
@@ -164,6 +166,8 @@ touch "$PCP_VAR_DIR/config/pmda/39.0" "$PCP_VAR_DIR/config/pmda/39.3"
 mkdir -p "$PCP_RUN_DIR/nixl"
 touch "$PCP_RUN_DIR/nixl/state"
 check "Remove" remove_pmda
+cp "$work/out" "$work/removed"
+check "Remove says whose counters are deleted" grep '^Remove: deletes the counters of all agents (0 are shown now) and of the host' "$work/removed"
 check "Remove ends the PMDA" pmda_ended
 check "Remove keeps the instance ids" rm "$PCP_VAR_DIR/config/pmda/39.0"
 check "the user pcp can read the files after Remove" pcp_user_can_read
@@ -182,11 +186,13 @@ check "Remove after Upgrade of the name space" in_pmda ./Remove
 rm -f "$pmda/pmdanixl"
 printf '#!/bin/sh\nexit 1\n' >"$pmda/pmdanixl"
 chmod +x "$pmda/pmdanixl"
+touch "$pmda/.NeedInstall"
 if in_pmda ./Install >"$work/refused" 2>&1; then
     bad "Install reports a PMDA that cannot start: it exits with 0"
 else
     check "Install reports a PMDA that cannot start" grep 'the PMDA does not answer' "$work/refused"
 fi
+check "an Install that failed is repeated at the next start of pmcd" ls "$pmda/.NeedInstall"
 check "Remove of a PMDA that cannot start" in_pmda ./Remove
 check "uninstall" scripts/install-files --remove
 snapshot "$work/now"
@@ -225,7 +231,8 @@ check "nixl.conf.new is the file of this version" cmp nixl.conf "$PCP_SYSCONF_DI
 check "Remove" in_pmda ./Remove
 stop_pmcd
 rm -f "$PCP_VAR_DIR/pmns/root"
-check "Install where pmcd never ran" in_pmda ./Install
+# Without the variable, PCP calls systemctl, and systemd does not run here.
+check "Install where pmcd and systemd do not run" in_pmda env -u PCPQA_SYSTEMD ./Install
 check "all names served by the pmcd that Install started" all_served
 wait_for setup_done $((setups + 1)) || true
 stop_pmcd
