@@ -17,7 +17,7 @@ use std::process::Command;
 const COMMAND: &str = "share/pcp/pcp-nixl";
 
 /// `pcp nixl`, installed as a command of the user for pcp(1).
-fn pcp(home: &Home, mut command: Command) -> Command {
+pub(super) fn pcp(home: &Home, mut command: Command) -> Command {
     let place = home.path(".pcp/bin/pcp-nixl");
     if !place.exists() {
         link(COMMAND, &place);

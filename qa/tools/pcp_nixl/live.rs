@@ -8,6 +8,7 @@ use crate::support::{Home, Pmcd, golden, output, run, text, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
@@ -83,6 +84,74 @@ fn agent_that_leaves_is_in_no_later_report() {
     assert!(reports.any(|agents| agents.is_empty()));
     child.kill().expect("it runs");
     child.wait().expect("our child");
+}
+
+#[test]
+fn reports_go_on_after_the_pmda_or_pmcd_did_not_answer() {
+    let home = Home::new();
+    let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
+    let mut pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("steady", 0)]);
+    let mut command = pcp(&home, pmcd.tool("pcp"));
+    command.args(["nixl", "-j", "-t", "0.1"]);
+    let errors = home.path("errors");
+    command.stderr(File::create(&errors).expect("made"));
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut report = || {
+        let line = lines.next().expect("it goes on").expect("UTF-8");
+        assert!(line.contains("\"agent\": \"steady\""), "{line}");
+    };
+    let waits = |count: usize| {
+        wait_for("the command says that it waits", || {
+            let said = fs::read_to_string(&errors).expect("there");
+            let found = said.matches("; waiting until it answers\n").count();
+            assert!(found <= count && said.lines().count() == found, "{said}");
+            (found == count).then_some(said)
+        })
+    };
+    let signal = |pid: u32, signal| {
+        let pid = i32::try_from(pid).expect("a pid");
+        kill(Pid::from_raw(pid), signal).expect("it runs");
+    };
+    report();
+    signal(pmcd.pmda_pid(), Signal::SIGKILL);
+    let said = waits(1);
+    assert!(
+        said.starts_with("pcp-nixl: nixl.transfer.tx_bytes: no values: "),
+        "{said}"
+    );
+    // pmcd restarts PMDAs that have ended.
+    signal(pmcd.pid(), Signal::SIGHUP);
+    report();
+    pmcd.kill();
+    waits(2);
+    pmcd.start_anew();
+    report();
+    child.kill().expect("it runs");
+    child.wait().expect("our child");
+}
+
+#[test]
+fn end_of_the_given_time_ends_a_command_that_waits() {
+    let script = "
+import types
+class Source(object):
+    is_archive, host, samples = False, 'host', 0
+    def sample(self):
+        self.samples += 1
+        if self.samples > 1:
+            raise nixl.NoValues(nixl.PM_ERR_IPC)
+        return nixl.Sample(1, {})
+    def reconnect(self):
+        pass
+options = types.SimpleNamespace(
+    once=False, json=True, key='name', pmGetOptionSamples=lambda: 0, pmGetOptionFinishOptarg=lambda: '1s',
+    pmGetOptionFinish=lambda: nixl.current_time() + 0.2, pmGetOptionInterval=lambda: nixl.pmapi.timeval(0, 50000))
+print('reports:', nixl.run(options, Source()))
+";
+    let said = python(script);
+    assert!(said.contains("reports: 0\n"), "{said}");
 }
 
 #[test]
