@@ -2,9 +2,11 @@
 
 //! `pmdanixl --check`: prints what the daemon would do with each file. Needs no pmcd and consumes no event.
 
+use crate::accounts::names::UserNames;
 use crate::agents::PlaceCounts;
 use crate::base::file::FileId;
 use crate::check::silent::NixlProcesses;
+use crate::collector::descriptors::{Descriptors, own_limit};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, LoadedConfig};
 use crate::discovery::directory::{self, Directory, Expansion};
@@ -94,6 +96,8 @@ pub struct Summary {
     writers: HashSet<u32>,
     /// Uids, other than root, that a daemon can run as: the configured user and the owner of the state file.
     daemons: Vec<u32>,
+    /// Names of the users of these processes.
+    user_names: UserNames,
     /// Files that daemons have open, by process id, each with true if the daemon has locked the file.
     open_files: BTreeMap<u32, HashMap<FileId, bool>>,
 }
@@ -145,6 +149,7 @@ pub fn run(
     let (process_scan, nixl_processes, daemon) = processes.unwrap_or_default();
     summary.process_scan = process_scan;
     let pid = daemon.as_ref().map(|(process, _)| process.pid);
+    let limit = pid.and_then(daemon::open_files_limit);
     let open_files = pid.map(|pid| (pid, daemon::open_files(pid)));
     summary.open_files.extend(open_files);
     let lines = daemon::lines(path, config, conf, daemon);
@@ -172,7 +177,11 @@ pub fn run(
         "limits: max_agents {}, max_capacity {}, max_directories {}",
         config.max_agents, config.max_capacity, config.max_directories
     )?;
-    let directories = scan(config, &mut summary, out)?;
+    let room = Descriptors::within(limit.unwrap_or_else(own_limit), config);
+    if let Some(warning) = room.warning(config).filter(|_| limit.is_some()) {
+        writeln!(out, "{WARNING}{warning}")?;
+    }
+    let directories = scan(config, room, &mut summary, out)?;
     tmpfs::warn(&directories, out)?;
     match (summary.rings + summary.stores, summary.foreign) {
         (0, 0) => writeln!(out, "note: {}", advice::advice(config, path))?,
@@ -184,8 +193,9 @@ pub fn run(
         }
         _ => {}
     }
-    summary.silent = nixl_processes.report(&summary.writers, &directories, out)?;
-    nixl_processes.report_transports(config, out)?;
+    summary.silent =
+        nixl_processes.report(&summary.writers, &directories, &mut summary.user_names, out)?;
+    nixl_processes.report_transports(config, &mut summary.user_names, out)?;
     let stores = (!config.multiproc_dir.is_empty()).then_some(summary.stores);
     let silent = Some(summary.silent).filter(|&count| count > 0);
     let counts = [
@@ -203,8 +213,14 @@ pub fn run(
     Ok(summary)
 }
 
-/// Scans all directories as the daemon does. Returns the scanned ones.
-fn scan(config: &Config, summary: &mut Summary, out: &mut dyn Write) -> io::Result<Vec<Directory>> {
+/// Scans all directories as the daemon does with so many descriptors. Returns the scanned ones.
+fn scan(
+    config: &Config,
+    room: Descriptors,
+    summary: &mut Summary,
+    out: &mut dyn Write,
+) -> io::Result<Vec<Directory>> {
+    let config = &room.limit(config);
     let found: Vec<_> = Expansion::new(config.clone()).flatten().collect();
     for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
         let is_its = |path: &Path| directory::is_configured(slice::from_ref(pattern), path);
@@ -242,7 +258,11 @@ fn scan(config: &Config, summary: &mut Summary, out: &mut dyn Write) -> io::Resu
         directories.push(directory);
         lines.push(of_directory);
     }
-    reject_beyond(config.max_agents, lines.iter_mut().flatten());
+    let limit = AgentLimit {
+        places: room.rings,
+        max_agents: config.max_agents,
+    };
+    reject_beyond(limit, lines.iter_mut().flatten());
     for (directory, lines) in directories.iter().zip(&lines) {
         writeln!(out, "directory {}", directory.path.display())?;
         for Line { level, text, .. } in lines {
@@ -267,7 +287,7 @@ fn scan(config: &Config, summary: &mut Summary, out: &mut dyn Write) -> io::Resu
 
 /// Marks the files that the daemon has no place for, or would have none for. As in `agents::eviction`, the newest of the user with
 /// the most makes room.
-fn reject_beyond<'a>(max_agents: usize, lines: impl Iterator<Item = &'a mut Line>) {
+fn reject_beyond<'a>(limit: AgentLimit, lines: impl Iterator<Item = &'a mut Line>) {
     let mut wanted: Vec<_> = lines.filter_map(|line| Some((line.place?, line))).collect();
     let count = wanted.len();
     // The daemon has found these first.
@@ -276,15 +296,11 @@ fn reject_beyond<'a>(max_agents: usize, lines: impl Iterator<Item = &'a mut Line
     for ((owner, _), line) in wanted {
         places.change(owner, 0, 1);
         taken.push((owner, line));
-        if taken.len() > max_agents {
+        if taken.len() > limit.places {
             let most = places.most();
             let newest = taken.iter().rposition(|taken| places.of(taken.0) == most);
             let (owner, line) = taken.remove(newest.unwrap_or_default());
             places.change(owner, 1, 0);
-            let limit = AgentLimit {
-                places: max_agents,
-                max_agents,
-            };
             let rejection = Rejection::TooMany { limit };
             line.level = Level::Problem;
             line.text += &format!("; rejected: {rejection}, {count} files need room");

@@ -24,6 +24,7 @@ use crate::journal::{Journal, RecordId};
 use crate::procfs::liveness::check_period;
 use crate::source::context::Shared;
 use crate::transport::Transports;
+use crate::transport::ids::ClockIds;
 use attach::Candidates;
 use descriptors::Descriptors;
 use limits::Limits;
@@ -35,13 +36,14 @@ use std::time::{Duration, Instant};
 
 mod attach;
 pub mod counts;
-mod descriptors;
+pub mod descriptors;
 mod drain;
 mod expiry;
 mod file_removal;
 mod limits;
 mod names;
 mod new_names;
+mod notices;
 mod process_scans;
 mod records;
 mod reload;
@@ -62,6 +64,8 @@ pub struct Collector {
     next_removal: Instant,
     process_scans: ProcessScans,
     transports: Transports,
+    /// Ids of processes that use NIXL and of peers.
+    clock_ids: ClockIds,
     /// True if processes or peers have changed since the last [`Collector::take_transport_change`].
     have_transports_changed: bool,
     turns: RoundRobin,
@@ -101,6 +105,7 @@ impl Collector {
             next_removal: now,
             process_scans: ProcessScans::default(),
             transports: Transports::default(),
+            clock_ids: ClockIds::default(),
             have_transports_changed: false,
             turns: RoundRobin::default(),
             agents: Registry::default(),
@@ -125,14 +130,16 @@ impl Collector {
         self.shared.journal = journal;
         let (mut ids, now) = (HashSet::new(), Instant::now());
         let deadline = attach::label_deadline(&self.clock, now, self.shared.config.proc_facts);
-        // Of two agents with one id, the one that was last seen keeps it.
-        records.sort_by_key(|(_, saved)| {
+        // Of two agents with one id, the one that was last seen keeps it. An agent gets another name when all other names are known.
+        records.sort_by_cached_key(|(_, saved)| {
             (
+                names::is_outdated(&saved.name),
                 saved.entry.lifecycle.is_dormant(),
                 Reverse(saved.entry.last_seen),
             )
         });
         for (record, mut saved) in records {
+            self.rename_outdated(record, &mut saved);
             saved.id = saved.id.filter(|&id| ids.insert(id));
             self.shared.host.add(&saved.entry.stats.totals);
             let is_known = self.agents.find(&saved.name).is_some();
@@ -141,11 +148,9 @@ impl Collector {
                 continue;
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);
-            if !agent.has_stores() {
-                agent.entry.stats.set_bounds(&self.shared.config.bounds);
-            }
             (agent.record, agent.id) = (Some(record), saved.id);
             agent.set_facts(saved.facts);
+            agent.apply(&self.shared.config, now, &mut self.shared.journal);
             // An agent that was waiting for its labels gets the time of a new one.
             if let Lifecycle::AwaitingLabels { .. } = agent.entry.lifecycle {
                 agent.entry.lifecycle.activate(deadline);

@@ -18,6 +18,7 @@ pub mod loader;
 pub mod options;
 pub mod pcpconf;
 mod value;
+pub use crate::accounts::UserAccount;
 pub use file::parse;
 
 /// Limit of the configuration file, in bytes.
@@ -131,17 +132,6 @@ impl Config {
 /// Default of `max_capacity`: a thousand times NIXL's default, and 64 MiB in the newest layout. A sparse file of an untrusted user
 /// can claim any capacity.
 pub const MAX_CAPACITY: u64 = 1 << 22;
-
-/// A user account, looked up when the configuration is read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UserAccount {
-    /// Login name.
-    pub name: String,
-    /// User id.
-    pub uid: u32,
-    /// Primary group id.
-    pub gid: u32,
-}
 
 /// A directory, or a shell pattern that matches directories.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -249,6 +249,11 @@ impl Journal {
         self.write(record, |words| record::set_id(words, id));
     }
 
+    /// Replaces the instance name and the entry of an agent, and removes its instance id.
+    pub fn rename(&mut self, record: RecordId, instance: &str, entry: &Entry) {
+        self.write(Some(record), |words| record::rename(words, instance, entry));
+    }
+
     /// Reads the entry of an agent. `None` if it has no record, or a damaged one.
     #[must_use]
     pub fn entry(&self, record: Option<RecordId>) -> Option<Entry> {

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`base`] | leaves: file identity, clocks, words of the state file |
 //! | [`log`] | log in PCP's format, with limits |
+//! | [`accounts`] | names and accounts of users; getent process |
 //! | [`error`] | typed errors with the numbers in them |
 //! | [`event`] | NIXL's event types, and sums by type |
 //! | [`shm`] | mappings, SIGBUS guard, leases and locks; `unsafe` code |
@@ -32,6 +33,7 @@
 //! `metrics` to `pcp`. ARCHITECTURE.md has the way of an event, a table of where each decision is made,
 //! the threads and the words.
 
+pub mod accounts;
 pub mod agents;
 pub mod base;
 pub mod check;

@@ -6,10 +6,10 @@ use nix::sys::prctl::set_name;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use pmdanixl::config::Config;
 use pmdanixl::config::loader::{ConfigLoader, log_start};
 use pmdanixl::config::options::{self, Options};
 use pmdanixl::config::pcpconf::PcpConf;
+use pmdanixl::config::{Config, UserAccount};
 use pmdanixl::journal::Journal;
 use pmdanixl::metrics::{AGENTS, DOMAIN, PEERS, PROCESSES};
 use pmdanixl::pcp::buckets::BucketIndoms;
@@ -23,10 +23,8 @@ use pmdanixl::rights::confine::OwnPaths;
 use pmdanixl::rights::privilege::NotAllowed;
 use pmdanixl::rights::{self, privilege};
 use pmdanixl::{check, log, shm, transport};
-use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::CString;
-use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::fchown;
@@ -80,6 +78,8 @@ fn print(text: &str) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
+    // As in the daemon: SIGIO comes when another process opens a file with a lease, SIGXFSZ at the limit of the size of the output.
+    block(&[Signal::SIGIO, Signal::SIGXFSZ])?;
     shm::guard_against_sigbus()?;
     raise_descriptor_limit();
     let conf = PcpConf::read();
@@ -146,18 +146,16 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let loaded = source.read();
     log_start(&loaded);
     raise_descriptor_limit();
+    if loaded.is_err() {
+        privilege::suspend()
+            .map_err(|errno| format!("capabilities cannot be given up: {errno}"))?;
+    }
     let domain = pmda.domain();
-    let journal = Journal::open(&conf.state());
-    let state = RefCell::new(journal.descriptor());
     let cache_path = conf.instance_cache(domain, AGENTS);
     let (own, cache) = (own_paths(&conf, &source), cache_path.clone());
-    let enter = Box::new(move |config: &Config| {
-        enter_account(config, &own, &cache, state.borrow().as_ref())?;
-        // A second descriptor keeps the lock, and the room of a file that was removed.
-        state.take();
-        Ok(())
-    });
-    let reader = Box::new(move || source.read());
+    let enter = Box::new(move |config: &Config| enter_account(config, &own, &cache, &conf.state()));
+    // The file may be readable for its owner only.
+    let reader = Box::new(move || privilege::raised(|| source.read()));
     let loaded = loaded.map(|loaded| loaded.config);
     let indoms = Indoms {
         agents: KeyedInstances::new(pmda.instances(AGENTS)),
@@ -165,9 +163,9 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         peers: KeyedInstances::new(pmda.instances(PEERS)),
         buckets: BucketIndoms::new(|serial| pmda.instances(serial)),
     };
-    let mut server = Server::new(domain, journal, cache_path, loaded, reader, enter, indoms)?;
     // Another file may be at its path by the time it is started.
-    server.set_transport_program("/proc/self/exe".into());
+    let program = "/proc/self/exe".into();
+    let server = Server::new(domain, cache_path, program, loaded, reader, enter, indoms)?;
     callbacks::init(&mut pmda)
         .map_err(|status| format!("cannot register the metrics: {status}"))?;
     daemon::serve(pmda, server, signals)?;
@@ -207,27 +205,37 @@ fn own_paths(conf: &PcpConf, source: &ConfigLoader) -> OwnPaths {
     }
 }
 
-/// Gives the state file and the id file to the configured user, then becomes that user.
+/// Opens the state file, gives it and the id file to the configured user, then becomes that user.
 fn enter_account(
     config: &Config,
     own: &OwnPaths,
     cache: &Path,
-    state: Option<&File>,
-) -> Result<(), NotAllowed> {
-    if let Some(account) = &config.user {
-        let ids = privilege::hand_over(cache, account);
-        // A missing state file has its own message.
-        let (uid, gid) = (Some(account.uid), Some(account.gid));
-        let state = state.map_or(Ok(()), |state| fchown(state, uid, gid));
-        for (what, done) in [("the file of instance ids", ids), ("the state file", state)] {
-            if let Err(err) = done {
-                let user = &account.name;
-                tracing::warn!(
-                    "{what} cannot be given to {user}: {err}; its content does not survive a restart; correct its owner"
-                );
-            }
+    state: &Path,
+) -> Result<Journal, NotAllowed> {
+    let journal = privilege::raised(|| {
+        let journal = Journal::open(state);
+        if let Some(account) = &config.user {
+            give_files(&journal, cache, account);
+        }
+        journal
+    });
+    tracing::info!("runs as user {}", rights::enter(config, own)?);
+    Ok(journal)
+}
+
+/// Gives the state file and the id file to a user.
+fn give_files(journal: &Journal, cache: &Path, account: &UserAccount) {
+    let ids = privilege::hand_over(cache, account);
+    // A missing state file has its own message.
+    let (uid, gid) = (Some(account.uid), Some(account.gid));
+    let state = journal.descriptor();
+    let state = state.map_or(Ok(()), |state| fchown(state, uid, gid));
+    for (what, done) in [("the file of instance ids", ids), ("the state file", state)] {
+        if let Err(err) = done {
+            let user = &account.name;
+            tracing::warn!(
+                "{what} cannot be given to {user}: {err}; its content does not survive a restart; correct its owner"
+            );
         }
     }
-    tracing::info!("runs as user {}", rights::enter(config, own)?);
-    Ok(())
 }

@@ -9,3 +9,4 @@ pub mod liveness;
 pub mod process;
 pub mod process_scan;
 pub mod scan_threads;
+pub mod sharers;

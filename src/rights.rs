@@ -1,15 +1,78 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! Rights of the daemon: the user that it becomes, its capabilities, and the directories that it may use.
+//!
+//! The first valid configuration decides them ([`enter`]), for as long as the process runs. Before it, no capability is in effect
+//! ([`privilege::suspend`]).
 
+use crate::accounts;
 use crate::config::Config;
-use crate::procfs::process_scan::user_name;
-use confine::OwnPaths;
+use caps::Capability;
+use confine::{Confinement, OwnPaths};
 use nix::unistd::geteuid;
 use privilege::NotAllowed;
 
 pub mod confine;
 pub mod privilege;
+
+/// Rights that a process has after [`enter`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// Uid that the process was started with. It keeps this uid if no user is configured.
+    started_as: u32,
+    uid: u32,
+    capabilities: Vec<Capability>,
+    /// What Landlock allows. `None`: everything.
+    confinement: Option<Confinement>,
+}
+
+/// Reason why a running process cannot take over a configuration.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{0}; the rights of a running PMDA stay as they are: run ./Install in $PCP_PMDAS_DIR/nixl, which starts it with this configuration"
+)]
+pub struct OtherRights(String);
+
+impl Rights {
+    /// Returns the rights that a process of this uid has with a configuration.
+    #[must_use]
+    pub fn of(config: &Config, started_as: u32) -> Self {
+        let user = config.user.as_ref();
+        let uid = user.map_or(started_as, |account| account.uid);
+        Self {
+            started_as,
+            uid,
+            capabilities: privilege::needed(uid, config),
+            confinement: (!config.proc_facts).then(|| Confinement::of(config)),
+        }
+    }
+
+    /// Checks that a process with these rights has those that another configuration gives, no more and no less.
+    ///
+    /// # Errors
+    /// The first difference, with the key that causes it.
+    pub fn allow(&self, config: &Config) -> Result<(), OtherRights> {
+        let other = Self::of(config, self.started_as);
+        let names = |rights: &Self| privilege::names(rights.capabilities.iter().copied());
+        let difference = if self.uid != other.uid {
+            format!("user: the PMDA runs as uid {}, not {}", self.uid, other.uid)
+        } else if self.confinement.is_some() != other.confinement.is_some() {
+            "proc_facts: it decides whether the PMDA is locked into its directories".into()
+        } else if self.confinement != other.confinement {
+            "telemetry_dir, multiproc_dir, observe or remove_exited_after: with proc_facts = false, the PMDA is locked into the directories that it started with"
+                .into()
+        } else if self.capabilities != other.capabilities {
+            format!(
+                "owners, observe, telemetry_dir or remove_exited_after: the PMDA has {}, and needs {}",
+                names(self),
+                names(&other)
+            )
+        } else {
+            return Ok(());
+        };
+        Err(OtherRights(difference))
+    }
+}
 
 /// Becomes the configured user and gives up all rights that the work does not need. With `proc_facts` off, it also locks the process
 /// into its directories. Returns a text with the user, the capabilities and the lock.
@@ -18,7 +81,10 @@ pub mod privilege;
 /// The kernel does not allow the user.
 pub fn enter(config: &Config, own: &OwnPaths) -> Result<String, NotAllowed> {
     privilege::limit(config)?;
-    let user = user_name(geteuid().as_raw());
+    let user = match &config.user {
+        Some(account) => account.name.clone(),
+        None => accounts::local_name(geteuid().as_raw()),
+    };
     let capabilities = privilege::in_force();
     let locked = match config.proc_facts {
         true => String::new(),
@@ -28,4 +94,75 @@ pub fn enter(config: &Config, own: &OwnPaths) -> Result<String, NotAllowed> {
         },
     };
     Ok(format!("{user} with {capabilities}{locked}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{DirectoryPattern, UserAccount};
+    use std::time::Duration;
+
+    /// Returns the configuration of a user other than root, changed.
+    fn config(change: impl FnOnce(&mut Config)) -> Config {
+        let mut config = Config {
+            user: Some(UserAccount {
+                name: "x".into(),
+                uid: 4242,
+                gid: 1,
+                groups: Vec::new(),
+            }),
+            ..Config::default()
+        };
+        change(&mut config);
+        config
+    }
+
+    #[test]
+    fn configuration_that_needs_other_rights_is_not_allowed() {
+        let removes = |config: &mut Config| config.remove_exited_after = Some(Duration::ZERO);
+        let elsewhere = |config: &mut Config| {
+            config.telemetry_dir = vec![DirectoryPattern {
+                path: "/elsewhere".into(),
+                label: None,
+                literal: true,
+            }];
+        };
+        let configs = [
+            config(|_| ()),
+            config(|config| config.user = None),
+            config(|config| config.observe = true),
+            config(|config| config.owners = Some(vec![4242])),
+            config(removes),
+            config(|config| config.proc_facts = false),
+            config(|config| {
+                config.proc_facts = false;
+                elsewhere(config);
+            }),
+        ];
+        for (at, before) in configs.iter().enumerate() {
+            for (other_at, now) in configs.iter().enumerate() {
+                let allowed = Rights::of(before, 0).allow(now);
+                assert_eq!(allowed.is_ok(), at == other_at, "{before:?}\n{now:?}");
+                if let Err(err) = allowed {
+                    assert!(err.to_string().contains("run ./Install"), "{err}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn configuration_that_needs_the_same_rights_is_allowed() {
+        let rights = Rights::of(&config(|_| ()), 0);
+        for now in [
+            config(|config| config.retain = Duration::ZERO),
+            config(|config| config.owners = Some(vec![1, 2])),
+            config(|config| config.telemetry_dir[0].path = "/elsewhere".into()),
+            config(|config| config.transport = false),
+        ] {
+            assert!(rights.allow(&now).is_ok(), "{now:?}");
+        }
+        // Without a user the process stays as it was started.
+        let by_name = Rights::of(&config(|_| ()), 4242);
+        assert!(by_name.allow(&config(|config| config.user = None)).is_ok());
+    }
 }

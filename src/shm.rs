@@ -274,7 +274,7 @@ impl Drop for AccessGuard {
     }
 }
 
-/// Installs the SIGBUS handler, for the whole process.
+/// Installs the SIGBUS handler, for the whole process. A SIGBUS that a process sends (`kill -BUS`) then has no effect.
 ///
 /// # Errors
 /// Those of sigaction(2).
@@ -299,7 +299,12 @@ static PAGE: AtomicUsize = AtomicUsize::new(LARGEST_PAGE);
 extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo_t to a handler of this kind.
     let info = unsafe { &*info };
-    // SAFETY: SIGBUS sets the address. A signal from kill(2) has other fields there, which are plain numbers too.
+    // Without an access there is nothing to repeat, and the default action would end the process at a later access. The kernel gives
+    // a signal of another process a code of 0 or less (sigaction(2)). BUS_MCEERR_AO reports broken memory that was not accessed.
+    if info.si_code <= 0 || info.si_code == libc::BUS_MCEERR_AO {
+        return;
+    }
+    // SAFETY: a SIGBUS of the kernel has the address.
     let address = unsafe { info.si_addr() }.addr();
     if ACCESSED.with(|range| map_zeros(range, address)) {
         return;

@@ -10,16 +10,17 @@ use crate::discovery::name;
 use crate::log;
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::NixlProcess;
+use ids::ClockIds;
 use peers::Peers;
 use protocol::{ProcessReading, Request, RequestedProcess, Response, Traffic};
 use scans::TransportScans;
 use share::{Bytes, Share};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub mod client;
+pub mod ids;
 mod known_connections;
 pub mod peers;
 pub mod protocol;
@@ -63,6 +64,8 @@ pub struct TransportProcess {
     reading: Option<(ProcessReading, Instant)>,
     /// Reason why it could not be read.
     failure: Option<String>,
+    /// Instance id.
+    pub instance: u32,
     /// Number of process scans that have not found it since the last that has.
     missed: u32,
     /// True if the version is requested in the present scan.
@@ -72,9 +75,10 @@ pub struct TransportProcess {
 }
 
 impl TransportProcess {
-    fn new(found: NixlProcess) -> Self {
+    fn new(found: NixlProcess, instance: u32) -> Self {
         Self {
             found,
+            instance,
             version: None,
             agents: 0,
             traffic: None,
@@ -98,23 +102,10 @@ impl TransportProcess {
         self.reading().and(self.traffic)
     }
 
-    /// Returns the instance id: the process id, and above it the second of the start, modulo 512. So a later process with this process
-    /// id hardly ever has the same.
-    #[must_use]
-    pub fn instance_id(&self) -> u32 {
-        /// Process ids have 22 bits (PID_MAX_LIMIT of Linux's include/linux/threads.h). Instance ids have 31 bits.
-        const PID_BITS: u32 = 22;
-        // Clock ticks are hundredths of a second (USER_HZ).
-        let second = self.found.id.start / 100 % (1 << (31 - PID_BITS));
-        let pid = self.found.id.pid % (1 << PID_BITS);
-        pid | u32::try_from(second).unwrap_or_default() << PID_BITS
-    }
-
-    /// Returns the name of the instance, as the proc PMDA of PCP forms it.
+    /// Returns the name of the instance.
     #[must_use]
     pub fn instance_name(&self) -> String {
-        let command = name::printable(OsStr::new(&self.found.command));
-        format!("{} {command}", self.found.id.pid)
+        name::process_name(self.found.id.pid, &self.found.command)
     }
 }
 
@@ -130,8 +121,14 @@ pub struct AgentTransport {
 
 impl AgentTransport {
     /// Takes over what was read of the process of an agent. Without a process or a reading of the last minute, the share has no value.
-    /// `nixl` is what the agent has transferred so far.
-    pub fn update(&mut self, process: Option<&TransportProcess>, nixl: Bytes, now: Instant) {
+    /// `nixl` is what the agent has transferred so far. New peers get their ids from `ids`.
+    pub fn update(
+        &mut self,
+        process: Option<&TransportProcess>,
+        nixl: Bytes,
+        ids: &mut ClockIds,
+        now: Instant,
+    ) {
         let read = process.and_then(|process| Some((process, process.reading()?)));
         let id = read.map(|(process, _)| process.found.id);
         if self.process != id {
@@ -144,7 +141,7 @@ impl AgentTransport {
             }
             self.share
                 .add(now, process.traffic.unwrap_or_default(), nixl);
-            self.peers.add(&reading.peers);
+            self.peers.add(&reading.peers, ids);
         }
     }
 
@@ -166,8 +163,8 @@ impl AgentTransport {
 pub struct Transports {
     scans: TransportScans,
     processes: BTreeMap<ProcessId, TransportProcess>,
-    /// Traffic of processes that run and have no row any more. Their counters go on from it if they have one again.
-    unlisted: HashMap<ProcessId, Traffic>,
+    /// Processes that run and have no row any more. Id and counters go on if they have one again.
+    unlisted: HashMap<ProcessId, TransportProcess>,
     /// When the last scan began. `None`: there was none since there are processes.
     last_scan: Option<Instant>,
     /// True if a process was found since the last scan began.
@@ -181,8 +178,13 @@ impl Transports {
     }
 
     /// Takes over the result of a process scan: the processes that use NIXL, as far as they could be read. Processes of other users than
-    /// `owners` are left out. Returns true if there are other processes than before.
-    pub fn set_processes(&mut self, found: &[NixlProcess], owners: Option<&Vec<u32>>) -> bool {
+    /// `owners` are left out. New processes get their ids from `ids`. Returns true if there are other processes than before.
+    pub fn set_processes(
+        &mut self,
+        found: &[NixlProcess],
+        owners: Option<&Vec<u32>>,
+        ids: &mut ClockIds,
+    ) -> bool {
         if self.scans.program.is_none() {
             return false;
         }
@@ -205,19 +207,23 @@ impl Transports {
         for found in limited(all) {
             let process = known.remove(&found.id);
             has_new |= process.is_none();
-            let process = process.unwrap_or_else(|| TransportProcess {
-                traffic: self.unlisted.remove(&found.id),
-                ..TransportProcess::new(found.clone())
+            let mut process = process.unwrap_or_else(|| match self.unlisted.remove(&found.id) {
+                Some(before) => TransportProcess {
+                    traffic: before.traffic,
+                    ..TransportProcess::new(before.found, before.instance)
+                },
+                None => TransportProcess::new(found.clone(), ids.draw()),
             });
-            let found = found.clone();
-            let process = TransportProcess { found, ..process };
+            // An id never has a second name.
+            if process.found.command != found.command {
+                process.instance = ids.draw();
+            }
+            process.found = found.clone();
             self.processes.insert(process.found.id, process);
         }
         let is_changed = has_new || !known.is_empty();
         self.has_new |= has_new;
-        let unlisted = known.into_values();
-        self.unlisted
-            .extend(unlisted.filter_map(|process| Some((process.found.id, process.traffic?))));
+        self.unlisted.extend(known);
         self.unlisted.retain(|id, _| id.is_running());
         is_changed
     }
@@ -307,8 +313,7 @@ impl Transports {
             Response::Ended(id) => {
                 let process = self.processes.remove(&id)?;
                 // Only its first thread may have ended. If another calls execve(2), the process is found again, and its sums go on.
-                self.unlisted
-                    .extend(process.traffic.map(|traffic| (id, traffic)));
+                self.unlisted.insert(id, process);
                 Some(id)
             }
             Response::Failed(id, why) => {

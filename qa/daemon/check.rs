@@ -5,9 +5,13 @@
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{self, Home, PMDANIXL, needs_root, wait_for};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, pipe};
 use pmdanixl::shm;
-use std::fs::File;
-use std::os::unix::fs::chown;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::Command;
 
 /// Exit status and output of `--check`, with the state file of the home's daemon.
@@ -162,6 +166,45 @@ fn rings_beyond_max_agents_are_named_with_and_without_a_daemon() {
 }
 
 #[test]
+fn few_descriptors_leave_room_and_reasons_for_100_rings() {
+    const LIMIT: &str = "ulimit -n 64 && exec \"$0\" \"$@\"";
+    const ROOM: usize = 64 - 32 - 2;
+    let home = Home::new();
+    let names: Vec<String> = (100..200).map(|number| number.to_string()).collect();
+    let rings = names.iter().map(|name| ring(&home, name, 1));
+    let _rings: Vec<RingWriter> = rings.collect();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", LIMIT, PMDANIXL]);
+    let mut link = Link::start(&home, limited).expect("it starts");
+    wait_for("as many rings are attached as there is room for", || {
+        let values = link.values("transfer.tx_bytes").ok()?;
+        (values.len() == ROOM).then_some(())
+    });
+    let why = "rejected: the limit of open files leaves room for 30 agents, which is reached; raise the limit of open files of pmcd's service (LimitNOFILE)";
+    let limit = "max_agents is 4096, but only 64 files may be open; at most 30 rings and stores are attached";
+    let log = wait_for("the reasons are logged", || {
+        let log = std::fs::read_to_string(home.path("nixl.log")).ok()?;
+        log.contains(why).then_some(log)
+    });
+    let attached = log.lines().filter(|line| line.contains(": ring v4, 16"));
+    assert_eq!(attached.count(), 10, "{log}");
+    assert!(
+        log.contains(": more files attached: 20") && log.contains(limit),
+        "{log}"
+    );
+    // What may be opened beside the rings is enough: the id file, process scans.
+    assert!(!log.contains("EMFILE"), "{log}");
+    // The limit of --check itself is another.
+    let (status, said) = check(&home);
+    let (rejected, warning) = (said.matches(why).count(), format!("warning: {limit}"));
+    assert!(
+        status == Some(1) && rejected == names.len() - ROOM && said.contains(&warning),
+        "{said}"
+    );
+    assert!(link.end().success());
+}
+
+#[test]
 fn ring_of_a_user_outside_owners_is_a_problem_if_it_is_the_only_one() {
     needs_root();
     let home = Home::new();
@@ -180,4 +223,96 @@ fn ring_of_a_user_outside_owners_is_a_problem_if_it_is_the_only_one() {
     chown(home.ring("own"), Some(4242), None).expect("root");
     let (status, said) = check(&home);
     assert!(status == Some(0) && !said.contains(problem), "{said}");
+}
+
+#[test]
+fn check_is_not_ended_by_a_signal_of_a_lease_or_limit() {
+    let home = Home::new();
+    // The lines of 64 files do not fit into the pipe, so that the check waits for this test while it gets the signals.
+    (0..64).for_each(|number| {
+        fs::write(home.ring(format!("file-{number:02}")), [0; 64]).expect("room")
+    });
+    let mut check = Command::new(PMDANIXL);
+    check.args(["--check", "-c"]).arg(home.conf());
+    let (reader, writer) = pipe().expect("a pipe");
+    fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).expect("a small pipe");
+    let mut child = check
+        .env("PCP_RUN_DIR", home.path("run"))
+        .stdout(writer)
+        .spawn()
+        .expect("it starts");
+    drop(check);
+    wait_for("the check waits for its reader", || {
+        let waits = fs::read_to_string(format!("/proc/{}/syscall", child.id())).ok()?;
+        // The number of write(2) depends on the machine; its first argument does not.
+        (waits.split(' ').nth(1) == Some("0x1")).then_some(())
+    });
+    let pid = Pid::from_raw(child.id().try_into().expect("a pid"));
+    for signal in [Signal::SIGIO, Signal::SIGXFSZ, Signal::SIGBUS] {
+        kill(pid, signal).expect("it runs");
+    }
+    let said = io::read_to_string(File::from(reader)).expect("UTF-8");
+    let status = child.wait().expect("our child");
+    assert!(
+        status.code().is_some() && said.contains("file-63: rejected"),
+        "{status}\n{said}"
+    );
+}
+
+#[test]
+fn processes_that_are_not_visible_have_a_cause_and_a_remedy() {
+    needs_root();
+    let home = Home::new();
+    fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
+    let note = |within: &str| {
+        let within: Vec<String> = within.split_whitespace().map(str::to_owned).collect();
+        let mut check = support::command_within(&within, PMDANIXL);
+        let said = support::text(&support::output(
+            check.args(["--check", "-c"]).arg(home.conf()),
+        ));
+        let mut lines = said.lines();
+        let note = lines.find_map(|line| {
+            line.strip_prefix("note: not all processes can be examined for NIXL: ")
+        });
+        note.unwrap_or_default().to_owned()
+    };
+    let mut of_another_user = Command::new("setpriv")
+        .args(["--reuid=65534", "--clear-groups", "sleep", "1000"])
+        .spawn()
+        .expect("it starts");
+    wait_for("it has changed its user", || {
+        let process = fs::metadata(format!("/proc/{}", of_another_user.id())).ok()?;
+        (process.uid() == 65534).then_some(())
+    });
+    let expected = [
+        (
+            "unshare --pid --fork --mount-proc",
+            "those outside of this container ",
+            "--pid=host)",
+        ),
+        (
+            "setpriv --reuid=65534 --clear-groups",
+            "those of other users may not be read; ",
+            "run as root",
+        ),
+        // CAP_PERFMON and CAP_SYS_ADMIN are enough for newer kernels.
+        (
+            "setpriv --bounding-set=-sys_ptrace,-perfmon,-sys_admin --",
+            "some may not be read without CAP_SYS_PTRACE; ",
+            "--cap-add SYS_PTRACE)",
+        ),
+    ];
+    let notes = expected.map(|(within, _, _)| note(within));
+    let with_all_rights = note("");
+    of_another_user.kill().expect("it runs");
+    of_another_user.wait().expect("our child");
+    for ((within, cause, remedy), note) in expected.iter().zip(notes) {
+        assert!(
+            note.starts_with(cause) && note.ends_with(remedy),
+            "{within}: {note}"
+        );
+    }
+    if support::sees_all_processes() {
+        assert_eq!(with_all_rights, "");
+    }
 }

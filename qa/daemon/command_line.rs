@@ -217,14 +217,29 @@ fn check_finds_the_daemon_and_lists_differences() {
     });
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).expect("it runs");
     assert_eq!(comm, "pmdanixl\n");
+    // The variable of the daemon and the file of the check have one directory.
     let said = check(&home.conf(), &[]);
+    let same_directories = format!(
+        "daemon: pid {pid}, started with the same configuration file, directories and user\n"
+    );
+    assert!(
+        said.contains(&same_directories) && !said.contains("overrides"),
+        "{said}"
+    );
+    let elsewhere = home.path("elsewhere");
+    let said = check(&home.conf(), &[("NIXL_TELEMETRY_DIR", &elsewhere)]);
     let differs = format!(
         "daemon: pid {pid}, started with another configuration\n\
-         warning: NIXL_TELEMETRY_DIR of the environment, which overrides the file: the daemon has {}, and this check has none; ",
-        rings.display()
+         warning: NIXL_TELEMETRY_DIR of the environment, which overrides the file: the daemon has {}, and this check has {}; ",
+        rings.display(),
+        elsewhere.display()
     );
     assert!(said.contains(&differs), "{said}");
-    let ours_set = [("NIXL_TELEMETRY_DIR", &*rings)];
+    // An empty variable is like an unset one.
+    let ours_set = [
+        ("NIXL_TELEMETRY_DIR", &*rings),
+        ("NIXL_TELEMETRY_MULTIPROC_DIR", Path::new("")),
+    ];
     let said = check(&home.conf(), &ours_set);
     let same = format!(
         "daemon: pid {pid}, started with the same configuration file, environment and user\n"
@@ -381,8 +396,7 @@ fn two_unrelated_writers_of_one_ring_are_reported() {
     let mut children = vec![mapper("worker", "0", &path)];
     // A parent and its child may share a mapping.
     let (status, said) = home.check();
-    let problem =
-        "several processes must not use one ring; give each agent a name or a directory of its own";
+    let problem = "2 processes write this ring: pid ";
     assert!(status == 0 && !said.contains(problem), "{said}");
     drop(writer);
     children.push(mapper("worker", "0", &path));

@@ -11,6 +11,8 @@ mod command_line;
 mod dbpmda;
 mod every_metric;
 mod lifecycle;
+mod name_services;
+mod no_configuration;
 mod pmcd;
 mod pmstore;
 mod privilege;

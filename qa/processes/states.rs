@@ -365,6 +365,31 @@ fn agent_held_by_a_reader_only_is_exited_or_unknown() {
 }
 
 #[test]
+fn several_writers_of_one_ring_are_logged_and_have_no_pid() {
+    if !support::sees_all_processes() {
+        println!("left out: the processes of one ring, since not all processes are visible");
+        return;
+    }
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let first = Sample::start(&home, "agent", STEADY);
+    becomes(&pmcd, "agent", LIVE);
+    let second = Sample::start(&home, "agent", STEADY);
+    let pids = format!(
+        "2 processes write this ring: pid {}, {}; ",
+        first.pid(),
+        second.pid()
+    );
+    wait_for("both processes are logged", || {
+        pmcd.log().contains(&pids).then_some(())
+    });
+    let shown = pmcd.shown(&["nixl.agent"]);
+    assert_eq!(said(&shown, "agent").get("pid"), None);
+    first.kill();
+    second.kill();
+}
+
+#[test]
 fn followed_ring_is_shown_as_followed() {
     let home = Home::new();
     home.set("observe = true\nidle_after = \"1s\"");

@@ -12,6 +12,7 @@ use crate::support::pdu::Link;
 use crate::support::scripted::{Process, Tcp, workers};
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, PMDANIXL, wait_for};
+use pmdanixl::metrics::PROCESSES;
 use std::collections::BTreeMap;
 use std::process::Command;
 
@@ -27,13 +28,22 @@ fn ring(home: &Home, name: &str) -> RingWriter {
     ring
 }
 
+/// Pids of all processes with a row, by instance id.
+fn pids(link: &mut Link) -> BTreeMap<u32, u32> {
+    let names = link.instances_of(PROCESSES).expect("an answer").into_iter();
+    let pid = |name: &str| name.split(' ').next().and_then(|pid| pid.parse().ok());
+    names
+        .map(|(instance, name)| (instance, pid(&name).expect("a pid")))
+        .collect()
+}
+
 /// Rows of all processes that were read, by pid.
 fn rows(link: &mut Link) -> BTreeMap<u32, Tcp> {
     let metrics = ["tx_bytes", "rx_bytes", "retransmits", "connections"];
     let names = metrics.map(|name| format!("process.tcp.{name}"));
     let columns = link.fetch(&names.each_ref().map(String::as_str));
     let columns = columns.expect("an answer");
-    let pid = |instance: u32| instance % (1 << 22);
+    let pids = pids(link);
     let row = |(&instance, &sent): (&u32, &u64)| {
         let tcp = Tcp {
             sent,
@@ -42,7 +52,7 @@ fn rows(link: &mut Link) -> BTreeMap<u32, Tcp> {
             // Without a reading of the last minute there are sums only.
             connections: *columns[3].get(&instance)?,
         };
-        Some((pid(instance), tcp))
+        Some((*pids.get(&instance)?, tcp))
     };
     columns[0].iter().filter_map(row).collect()
 }

@@ -274,7 +274,7 @@ fn files_with_odd_names_are_separate_instances() {
         (OsStr::new("worker"), "worker"),
         (OsStr::new("worker 1"), "worker%201"),
         (OsStr::new("worker 2"), "worker%202"),
-        (OsStr::new("[x]"), "%5Bx]"),
+        (OsStr::new("[x]"), "%5Bx%5D"),
         (OsStr::new("a\tb"), "a%09b"),
         (OsStr::new(&long), ""),
         (OsStr::from_bytes(b"\xff\xfe"), "%FF%FE"),

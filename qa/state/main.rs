@@ -5,8 +5,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod configurations;
 mod crash;
 mod faults;
 mod ids;
+mod renamed;
 mod state;
 mod store_kills;

@@ -106,6 +106,13 @@ fn state_that_cannot_be_used_is_written_over_and_said_once() {
 fn state_file_of_the_previous_version_is_used() {
     // A file of format 3 with entries of 358 words, from a little-endian machine, left by a kill beside two live agents.
     let home = home();
+    let [ours, theirs] = [
+        home.rings(),
+        "/tmp/nixl-qa.3zihziau/nixlbhHWjH/rings".into(),
+    ];
+    home.configure(&format!(
+        "[nixl]\nproc_facts = false\ntelemetry_dir = [{ours:?}, {theirs:?}]\n"
+    ));
     let packed = fs::File::open(project("qa/golden/state-3-358.gz")).expect("checked in");
     let unpacked = std::process::Command::new("gzip")
         .arg("-dc")

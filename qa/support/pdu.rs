@@ -315,6 +315,32 @@ impl Link {
         Ok(named.collect())
     }
 
+    /// Values of a metric of type text by instance name.
+    ///
+    /// # Errors
+    /// As [`Link::fetch`].
+    pub fn texts(&mut self, name: &str) -> io::Result<BTreeMap<String, String>> {
+        self.request(FETCH, &[0, 0, 0, 1, pmid(name)])?;
+        let answer = Words(self.answer(RESULT)?);
+        let names = match metric(name).indom() {
+            Some(serial) => self.instances_of(serial)?,
+            None => BTreeMap::new(),
+        };
+        let mut texts = BTreeMap::new();
+        for number in 0..answer.at(4)? as usize {
+            let (instance, place) = (answer.at(6 + 2 * number)?, answer.at(7 + 2 * number)?);
+            // Counted from the start of the PDU. The length in the first word includes that word.
+            let block = place as usize - 3;
+            let len = answer.at(block)? as usize & 0xff_ffff;
+            let bytes = answer.0.get(4 * block + 4..4 * block + len);
+            let bytes = bytes.ok_or_else(|| odd("a text that is cut off", block))?;
+            let text = String::from_utf8_lossy(bytes);
+            let text = text.trim_end_matches('\0').to_owned();
+            texts.insert(names.get(&instance).cloned().unwrap_or_default(), text);
+        }
+        Ok(texts)
+    }
+
     /// Switches debug messages on as root, and returns the figures that the daemon then logs.
     pub fn figures(&mut self, home: &Home) -> Figures {
         let lines = || Figures::lines(&home.log()).count();

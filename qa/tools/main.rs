@@ -9,6 +9,7 @@ mod dashboard;
 mod derived;
 mod fleet;
 mod grafana;
+mod hostile_names;
 mod pcp_nixl;
 mod pmchart;
 mod pmieconf;

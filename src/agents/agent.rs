@@ -200,7 +200,7 @@ impl Agent {
     }
 
     /// Returns the attached files.
-    pub(crate) fn attached(&self) -> impl Iterator<Item = (FileId, &Path)> {
+    pub fn attached(&self) -> impl Iterator<Item = (FileId, &Path)> {
         let sources = self.sources.iter();
         sources.map(|source| (source.id(), &*source.file.path))
     }

@@ -26,7 +26,7 @@ const WITHOUT_FILE: Duration = Duration::from_secs(3600);
 
 impl AgentPoll {
     /// Sets the poll after a drain of its agent; `is_complete`: the drain left no event. The agent is skipped until its liveness is
-    /// due to be checked, or its time as an instance is over.
+    /// due to be checked, values of its windows are too old, or its time as an instance is over.
     pub(crate) fn reset(&mut self, agent: &Agent, now: &Now, is_complete: bool, shared: &Shared) {
         let check = shared.check_period;
         let lifecycle = agent.entry.lifecycle;
@@ -40,6 +40,10 @@ impl AgentPoll {
             check
         };
         self.until = now.instant.checked_add(visible_for.min(pause));
+        let next_change = agent.windows.next_change();
+        if let Some(change) = next_change.filter(|_| !lifecycle.is_dormant()) {
+            self.until = self.until.map(|until| until.min(change));
+        }
         self.file = None;
         // Keeps its capacity, since a tick should not allocate.
         self.more.clear();

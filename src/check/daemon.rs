@@ -7,7 +7,7 @@ use crate::base::file::{FileFacts, FileId, list_names_at};
 use crate::check::{WARNING, as_root};
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
-use crate::config::{Config, ENVIRONMENT_VARIABLES, Environment};
+use crate::config::{self, Config, ENVIRONMENT_VARIABLES, Environment};
 use crate::discovery::name;
 use crate::journal;
 use crate::procfs::facts::environ::Environ;
@@ -55,6 +55,15 @@ pub fn open_files(pid: u32) -> HashMap<FileId, bool> {
     files.collect()
 }
 
+/// Returns the limit of open files of a process. `None`: it is not known.
+pub fn open_files_limit(pid: u32) -> Option<usize> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let mut lines = limits.lines();
+    // The soft limit, which the daemon has raised.
+    let soft = lines.find_map(|line| line.strip_prefix("Max open files"))?;
+    soft.split_whitespace().next()?.parse().ok()
+}
+
 /// Returns the lines of `--check` about the daemon: whether one runs, then a warning for each difference. `path` and
 /// `config` are those of `--check`. `config` is `None` if the file has a mistake. `found` is the result of [`find`].
 ///
@@ -89,17 +98,16 @@ pub fn lines(
     })?;
     let default = conf.nixl_conf();
     let file_of_daemon = options.config.as_deref().unwrap_or(&default);
-    let ours = ENVIRONMENT_VARIABLES.map(std::env::var_os);
+    let its = variables.map(|value| value.map(OsString::from));
+    // An empty variable is like an unset one.
+    let ours =
+        ENVIRONMENT_VARIABLES.map(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
     let username = options.username.as_deref();
-    let mut warnings = differences(
-        [file_of_daemon, path],
-        (&variables, &ours),
-        username,
-        config,
-    );
-    let with = match warnings.is_empty() {
-        true => "the same configuration file, environment and user",
-        false => "another configuration",
+    let mut warnings = differences([file_of_daemon, path], [&its, &ours], username, config);
+    let with = match (warnings.is_empty(), its == ours) {
+        (true, true) => "the same configuration file, environment and user",
+        (true, false) => "the same configuration file, directories and user",
+        (false, _) => "another configuration",
     };
     let config_read = journal::config_read(&file).unwrap_or_default();
     warnings.extend(outdated_warning(file_of_daemon, config_read));
@@ -142,10 +150,10 @@ fn outdated_warning(file: &Path, config_read: Duration) -> Option<String> {
     })
 }
 
-/// Returns a line for each difference. In `files` and in the variables, the value of the daemon comes first.
+/// Returns a line for each difference. In `files` and `variables`, the value of the daemon comes first.
 fn differences(
     files: [&Path; 2],
-    (its, ours): (&[Option<String>; 2], &Environment),
+    variables: [&Environment; 2],
     username: Option<&str>,
     config: Option<&Config>,
 ) -> Vec<String> {
@@ -161,10 +169,20 @@ fn differences(
     let [its_file, file] = files.map(|path| path.canonicalize().unwrap_or_else(|_| path.into()));
     let [its_file, file] = [&its_file, &file].map(|path| Some(path.as_os_str()));
     compare("configuration file (-c)", its_file, file);
-    for ((variable, its), ours) in ENVIRONMENT_VARIABLES.iter().zip(its).zip(ours) {
-        let ours = ours.as_deref().filter(|value| !value.is_empty());
-        let what = format!("{variable} of the environment, which overrides the file");
-        compare(&what, its.as_deref().map(OsStr::new), ours);
+    // The file of one may name the directory that the environment of the other has.
+    let its_config = config::load(files[0], true, variables[0]).map(|loaded| loaded.config);
+    let its_config = its_config.as_ref().ok();
+    for (index, variable) in ENVIRONMENT_VARIABLES.iter().enumerate() {
+        let directories = |config: &Config| match index {
+            0 => config.telemetry_dir.clone(),
+            _ => config.multiproc_dir.clone(),
+        };
+        let [its, ours] = [its_config, config].map(|config| config.map(directories));
+        if its.is_none() || its != ours {
+            let what = format!("{variable} of the environment, which overrides the file");
+            let [its, ours] = variables.map(|values| values[index].as_deref());
+            compare(&what, its, ours);
+        }
     }
     if let (Some(its), Some(config)) = (username, config) {
         let ours = config
@@ -183,15 +201,14 @@ mod tests {
     #[test]
     fn configuration_difference_is_reported() {
         let [a, b] = ["/none/a.conf", "/none/b.conf"].map(Path::new);
-        let rings = |path: Option<&str>| [path.map(str::to_owned), None];
+        let rings = |path: Option<&str>| [path.map(OsString::from), None];
         let config = Config::default();
         for (files, its, ours, username, expected) in [
             ([a, a], Some("/rings"), Some("/rings"), None, None),
             (
                 [b, a],
                 None,
-                // An empty variable is like an unset one.
-                Some(""),
+                None,
                 None,
                 Some(
                     "configuration file (-c): the daemon has /none/b.conf, and this check has /none/a.conf; ",
@@ -206,6 +223,8 @@ mod tests {
                     "NIXL_TELEMETRY_DIR of the environment, which overrides the file: the daemon has /rings, and this check has /other; ",
                 ),
             ),
+            // The default of the file.
+            ([a, a], Some("/var/tmp/"), None, None, None),
             (
                 [a, a],
                 None,
@@ -214,8 +233,8 @@ mod tests {
                 Some("user (-U): the daemon has pcp, and this check has none; "),
             ),
         ] {
-            let ours = [ours.map(OsString::from), None];
-            let found = differences(files, (&rings(its), &ours), username, Some(&config));
+            let variables = [&rings(its), &rings(ours)];
+            let found = differences(files, variables, username, Some(&config));
             assert_eq!(found.len(), usize::from(expected.is_some()), "{found:?}");
             assert!(
                 found

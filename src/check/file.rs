@@ -7,7 +7,8 @@ use crate::base::file::FileFacts;
 use crate::discovery::name;
 use crate::discovery::scan::Opened;
 use crate::procfs::process::{self, Holder};
-use crate::procfs::process_scan::{MappingProcess, topmost, user_name};
+use crate::procfs::process_scan::MappingProcess;
+use crate::procfs::sharers::{MAX_NAMED, Sharers};
 use crate::ring::candidate::{Access, RingCandidate};
 use crate::shm::{self, LeaseKind, nonblocking};
 use crate::store::StoreCandidate;
@@ -35,12 +36,16 @@ pub fn describe(opened: &Opened, path: &Path, summary: &mut Summary, line: &mut 
     let open_files = summary.open_files.iter();
     let readers = open_files.filter_map(|(&pid, files)| Some((pid, *files.get(&id)?)));
     let readers: Vec<(u32, bool)> = readers.collect();
-    let written = writers.iter().fold(String::new(), |text, writer| {
-        let user = user_name(writer.uid);
+    let named = writers.iter().take(MAX_NAMED);
+    let mut written = named.fold(String::new(), |text, writer| {
+        let user = summary.user_names.wait_for(writer.uid);
         let command = name::printable(OsStr::new(&writer.command));
         let pid = writer.id.pid;
         format!("{text}, written by pid {pid} ({command}) user {user}")
     });
+    if writers.len() > MAX_NAMED {
+        written += &format!(" and {} more", writers.len() - MAX_NAMED);
+    }
     let pids = writers.iter().map(|writer| writer.id.pid);
     summary.writers.extend(pids);
     let is_wanted = match opened {
@@ -119,9 +124,9 @@ fn describe_ring(
     if candidate.access != Access::FollowOnly {
         let agents = writers.iter().copied();
         let agents = agents.filter(|process| process.is_agent() && process.id.is_running());
-        if topmost(&Vec::from_iter(agents)).len() > 1 {
+        if let Some(sharers) = Sharers::of(&Vec::from_iter(agents)) {
             line.level = Level::Problem;
-            *text += "; several processes must not use one ring; give each agent a name or a directory of its own, and end other programs that drain it";
+            *text += &format!("; {sharers}");
         }
     }
     match candidate.access {

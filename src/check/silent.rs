@@ -6,6 +6,7 @@
 //! be a forked child without an agent. These cases look like telemetry that is off. The environment shows which is more
 //! likely.
 
+use crate::accounts::names::UserNames;
 use crate::check::{as_root, transport};
 use crate::config::Config;
 use crate::discovery::directory::Directory;
@@ -14,10 +15,11 @@ use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
-use crate::procfs::process::namespace;
-use crate::procfs::process_scan::{NixlProcess, ProcessScan, user_name};
+use crate::procfs::process::{namespace, sees_host};
+use crate::procfs::process_scan::{NixlProcess, ProcessScan};
 use crate::procfs::scan_threads::ScanContext;
 use crate::transport::version;
+use nix::unistd::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -31,8 +33,8 @@ use std::path::Path;
 #[derive(Debug, Default)]
 pub struct NixlProcesses {
     found: Vec<CheckedProcess>,
-    /// False if /proc hides processes, or their mapped files.
-    is_complete: bool,
+    /// Why /proc does not show all processes and their mapped files. `None` if it does.
+    hidden: Option<&'static str>,
 }
 
 /// Process that has a NIXL backend loaded.
@@ -60,7 +62,7 @@ impl NixlProcesses {
         found.sort_by_key(|user| user.found.id.pid);
         Self {
             found,
-            is_complete: process_scan.is_complete,
+            hidden: (!process_scan.is_complete).then(|| why_hidden(process_scan)),
         }
     }
 
@@ -72,6 +74,7 @@ impl NixlProcesses {
         &self,
         writers: &HashSet<u32>,
         directories: &[Directory],
+        names: &mut UserNames,
         out: &mut impl Write,
     ) -> io::Result<usize> {
         let silent = self.found.iter();
@@ -82,7 +85,7 @@ impl NixlProcesses {
             writeln!(out, "processes that use NIXL, without telemetry here:")?;
         }
         for process in &silent {
-            let name = user_name(process.found.uid);
+            let name = names.wait_for(process.found.uid);
             let reason = process.reason(directories);
             writeln!(
                 out,
@@ -90,11 +93,10 @@ impl NixlProcesses {
                 process.found.id.pid, process.command
             )?;
         }
-        if !self.is_complete {
-            let hint = as_root();
+        if let Some(why) = self.hidden {
             writeln!(
                 out,
-                "note: not all processes can be examined for NIXL{hint}"
+                "note: not all processes can be examined for NIXL: {why}"
             )?;
         }
         Ok(silent.len())
@@ -106,14 +108,19 @@ impl NixlProcesses {
     ///
     /// # Errors
     /// If the output cannot be written.
-    pub fn report_transports(&self, config: &Config, out: &mut dyn Write) -> io::Result<()> {
+    pub fn report_transports(
+        &self,
+        config: &Config,
+        names: &mut UserNames,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         let owners = config.owners.as_ref();
         let process = |process: &'_ CheckedProcess| {
             let environ = process.environment.as_ref();
             transport::CheckedTransport {
                 id: process.found.id,
                 command: process.command.clone(),
-                user: user_name(process.found.uid),
+                user: names.wait_for(process.found.uid),
                 backends: Vec::from_iter(process.found.libraries.backends.clone()).join(","),
                 version: process.version.clone(),
                 transports: environ
@@ -199,6 +206,24 @@ impl CheckedProcess {
                 .into();
         }
         faults.join("; ")
+    }
+}
+
+/// Returns why a process scan is not complete, and the remedy.
+fn why_hidden(process_scan: &ProcessScan) -> &'static str {
+    if process_scan.has_unreadable {
+        match geteuid().is_root() {
+            true => {
+                "some may not be read without CAP_SYS_PTRACE; give it to the container (docker run --cap-add SYS_PTRACE)"
+            }
+            false => "those of other users may not be read; run as root",
+        }
+    } else if !Path::new("/proc/1").exists() {
+        "/proc hides those of other users (hidepid); run as root"
+    } else if !sees_host() {
+        "those outside of this container are not visible; if NIXL runs outside of it too, run this on the host or in its PID namespace (docker run --pid=host)"
+    } else {
+        "a process blocks, or too many have one file mapped; run this again"
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::Collector;
 use super::names::name_of;
+use super::notices::{NoticeKind, Notices};
 use crate::agents::AgentKey;
 use crate::base::clock::Now;
 use crate::discovery::scan::{Found, Opened};
@@ -42,6 +43,8 @@ pub(super) struct Candidates {
     pub unknown_stores: Vec<(u64, Found)>,
     /// When the wait ends, even if the first scan has not.
     first_scan_ends: Instant,
+    /// Log lines about the files that this scan has attached.
+    pub notices: Notices,
     /// True once a scan has found everything. Before that, an agent without a source may still have a file.
     pub all_found: bool,
 }
@@ -53,6 +56,7 @@ impl Candidates {
             queue: VecDeque::new(),
             unknown_stores: Vec::new(),
             first_scan_ends: now + FIRST_SCAN,
+            notices: Notices::default(),
             all_found: false,
         }
     }
@@ -85,6 +89,9 @@ impl Collector {
             }
         }
         let is_done = self.candidates.queue.is_empty() && self.scanner.is_done();
+        if is_done {
+            self.candidates.notices.end_scan();
+        }
         if is_done && !self.shared.in_first_scan {
             // What has ended before this start is found, and counted or taken for counted.
             self.shared.journal.set_knows_counted_stores();
@@ -163,7 +170,6 @@ impl Collector {
             .checkpoint
             .is_none_or(|before| !before.ring.is_same_file(&checkpoint.ring))
         {
-            agent.entry.stats.set_bounds(&self.shared.config.bounds);
             agent.started(self.clock.at(now).stamp, &mut self.shared.journal);
             // A batch in flight, of another of its rings, is recovered first.
             if agent.entry.in_flight().is_none() {
@@ -184,11 +190,26 @@ impl Collector {
             }
             Mode::Observe(_) => "; it is only followed".into(),
         };
-        tracing::info!(
-            "agent {instance}: ring {version}, {capacity} slots, {pending} pending, {path}{how}"
+        let uid = found.facts.uid;
+        let kind = match ring.mode {
+            Mode::Drain => NoticeKind::Attached,
+            Mode::Locked | Mode::Observe(_) => NoticeKind::Followed,
+        };
+        let notices = &mut self.candidates.notices;
+        notices.log(
+            uid,
+            kind,
+            format_args!(
+                "agent {instance}: ring {version}, {capacity} slots, {pending} pending, {path}{how}"
+            ),
         );
         if pending + 1 == capacity {
-            tracing::warn!("agent {instance}: its ring was full, and NIXL may have dropped events");
+            let full = "its ring was full, and NIXL may have dropped events";
+            notices.log(
+                uid,
+                NoticeKind::Full,
+                format_args!("agent {instance}: {full}"),
+            );
         }
         // An empty ring without a process publishes no agent; its agent may return.
         let is_visible = pending > 0 || !source.file.liveness.has_no_holder();

@@ -5,12 +5,16 @@
 use crate::config::Config;
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Reserve: pmcd, the log, the state file, and files that are open for a moment.
-const SPARE: usize = 64;
+/// Bounds of the reserve, which is a quarter of the limit: pmcd, the log, the state file, and files and pipes that are open for a moment.
+/// A daemon with one ring has about a dozen of these.
+const LEAST_RESERVE: usize = 32;
+const MOST_RESERVE: usize = 64;
 
 /// Number of descriptors by use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Descriptors {
+pub struct Descriptors {
+    /// Limit of the process.
+    limit: usize,
     /// Attached files.
     pub rings: usize,
     /// Directories that patterns match.
@@ -18,23 +22,19 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Returns what a configuration needs, within the limit of the process.
-    pub fn of(config: &Config) -> Self {
-        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let room = Self::within(limit, config);
-        if room.rings < config.max_agents {
-            tracing::warn!(
-                "max_agents is {}, but only {limit} files may be open; {} rings are attached at most",
-                config.max_agents,
-                room.rings
-            );
+    /// Returns what a configuration gets within the limit of this process. Logs a warning if that is too little.
+    pub(super) fn of(config: &Config) -> Self {
+        let room = Self::within(own_limit(), config);
+        if let Some(warning) = room.warning(config) {
+            tracing::warn!("{warning}");
         }
         room
     }
 
-    fn within(limit: usize, config: &Config) -> Self {
-        let room = limit.saturating_sub(SPARE);
+    /// Returns what a configuration gets within a limit.
+    #[must_use]
+    pub fn within(limit: usize, config: &Config) -> Self {
+        let room = limit.saturating_sub((limit / 4).clamp(LEAST_RESERVE, MOST_RESERVE));
         let patterns = config.telemetry_dir.iter().chain(&config.multiproc_dir);
         let (named, matched): (Vec<_>, Vec<_>) = patterns.partition(|pattern| pattern.literal);
         // A directory takes two descriptors, so that they get at most half: it is kept open, and opened to be listed.
@@ -44,18 +44,39 @@ impl Descriptors {
         };
         let rings = room.saturating_sub(2 * (named.len() + directories));
         Self {
+            limit,
             rings: config.max_agents.min(rings.max(1)),
             directories,
         }
     }
 
+    /// Returns a warning if there are fewer descriptors than the configuration allows agents.
+    #[must_use]
+    pub fn warning(self, config: &Config) -> Option<String> {
+        let Self { limit, rings, .. } = self;
+        (rings < config.max_agents).then(|| {
+            format!(
+                "max_agents is {}, but only {limit} files may be open; at most {rings} rings and stores are attached; raise the limit of pmcd's service (LimitNOFILE), or lower max_agents",
+                config.max_agents
+            )
+        })
+    }
+
     /// Returns the configuration with no more directories than there are descriptors for.
+    #[must_use]
     pub fn limit(self, config: &Config) -> Config {
         Config {
             max_directories: self.directories,
             ..config.clone()
         }
     }
+}
+
+/// Returns the limit of open files of this process.
+#[must_use]
+pub fn own_limit() -> usize {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -67,11 +88,14 @@ mod tests {
     fn directories_leave_half_of_the_descriptors_to_rings() {
         let mut config = Config::default();
         let of = |limit, config: &Config| {
-            let Descriptors { rings, directories } = Descriptors::within(limit, config);
-            (rings, directories)
+            let room = Descriptors::within(limit, config);
+            (room.rings, room.directories)
         };
         assert_eq!(of(1 << 20, &config), (4096, 0));
         assert_eq!(of(1024, &config), (1024 - 64 - 2, 0));
+        // The reserve is smaller if the limit is.
+        assert_eq!(of(64, &config), (64 - 32 - 2, 0));
+        assert_eq!(of(200, &config), (200 - 50 - 2, 0));
         config.telemetry_dir.push(DirectoryPattern {
             path: "/srv/*/nixl".into(),
             label: None,

@@ -3,11 +3,14 @@
 //! Schedules process scans and applies their results: which process writes each file, and its labels.
 
 use super::Collector;
+use crate::accounts::names::UserNames;
 use crate::agents::Agent;
+use crate::log;
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::{ScanFailed, ScanThreads};
 use crate::source::Source;
+use crate::source::ring::Mode;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -16,6 +19,9 @@ use std::time::{Duration, Instant};
 const PAUSE_FACTOR: u32 = 3;
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// Longest wait of the result of a scan for names of users. It is shorter than the wait of a new agent for its labels, so that the
+/// agent has the other labels in any case.
+const NAME_PATIENCE: Duration = Duration::from_millis(500);
 /// Pause after a full scan, which resolves the writers of all files and finds the processes that use NIXL without telemetry. At least
 /// this multiple of the time that a scan took.
 const FULL_PAUSE: Duration = Duration::from_secs(60);
@@ -26,6 +32,10 @@ const FULL_PAUSE_FACTOR: u32 = 200;
 pub(super) struct ProcessScans {
     /// The scan that is running, and those that stalled processes block.
     scan: ScanThreads<ProcessScan>,
+    /// Result of the last scan while it waits for names of users, and when the wait ends.
+    result: Option<(ProcessScan, Instant)>,
+    /// Names of the owners of files.
+    user_names: UserNames,
     /// True if a process scan could still resolve the writer of some file.
     pub asks: bool,
     /// When the pause after the last scan ends. `None`: there was no scan yet.
@@ -50,7 +60,33 @@ impl ProcessScans {
 
     fn is_due(&self, now: Instant) -> bool {
         let is_pause_over = self.pause_ends.is_none_or(|end| now >= end);
-        is_pause_over && !self.scan.is_running() && (self.asks || self.is_full_due(now))
+        is_pause_over && !self.is_running() && (self.asks || self.is_full_due(now))
+    }
+
+    /// True if a scan was begun whose result is not applied.
+    fn is_running(&self) -> bool {
+        self.scan.is_running() || self.result.is_some()
+    }
+
+    /// Returns the result of a scan when it has ended and the names of users are known. Waits for both for `wait` at most.
+    fn poll(&mut self, wait: Duration, now: Instant) -> Option<ProcessScan> {
+        let end = Instant::now() + wait;
+        match self.scan.wait(wait, now) {
+            None => {}
+            Some(Err(ScanFailed)) => self.note_failure(now),
+            Some(Ok(result)) => {
+                let time = result.duration;
+                let pause = (time * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE);
+                self.count += 1;
+                self.time += time;
+                (self.last_time, self.pause_ends) = (time, Some(now + pause));
+                self.result = Some((result, now + NAME_PATIENCE));
+            }
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        let are_known = self.user_names.poll(left, now);
+        let result = self.result.take_if(|(_, end)| are_known || now >= *end);
+        result.map(|(result, _)| result)
     }
 
     /// Notes that a scan has failed. The next one is full, after a pause.
@@ -65,7 +101,7 @@ impl Collector {
     pub fn publish_waiting(&mut self, patience: Duration) {
         let scans = &self.process_scans;
         // Almost always no agent waits.
-        let may_wait = self.shared.config.proc_facts && (scans.asks || scans.scan.is_running());
+        let may_wait = self.shared.config.proc_facts && (scans.asks || scans.is_running());
         if !may_wait || !self.agents.values().any(Agent::wants_facts) {
             return;
         }
@@ -87,18 +123,8 @@ impl Collector {
         if self.process_scans.is_due(now) {
             self.begin_process_scan(now);
         }
-        let scans = &mut self.process_scans;
-        match scans.scan.wait(wait, now) {
-            None => {}
-            Some(Err(ScanFailed)) => scans.note_failure(now),
-            Some(Ok(process_scan)) => {
-                let time = process_scan.duration;
-                let pause = (time * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE);
-                scans.count += 1;
-                scans.time += time;
-                (scans.last_time, scans.pause_ends) = (time, Some(now + pause));
-                self.apply_scan(&process_scan, now);
-            }
+        if let Some(process_scan) = self.process_scans.poll(wait, now) {
+            self.apply_scan(&process_scan, now);
         }
     }
 
@@ -130,6 +156,8 @@ impl Collector {
             return;
         }
         request.inodes = Some(inodes);
+        let owners = request.files.values().map(|facts| facts.uid);
+        scans.user_names.request(owners, now);
         request.pod_logs.clone_from(&self.shared.config.pod_logs);
         let read = move |context: &_| ProcessScan::run(request, context);
         if !scans.scan.start(now, read) {
@@ -150,7 +178,8 @@ impl Collector {
         if self.shared.config.transport && self.shared.config.proc_facts {
             let owners = self.shared.config.owners.as_ref();
             let found = &process_scan.nixl_processes;
-            self.have_transports_changed |= self.transports.set_processes(found, owners);
+            let ids = &mut self.clock_ids;
+            self.have_transports_changed |= self.transports.set_processes(found, owners, ids);
         }
         let mut scanned = Vec::new();
         let moment = self.clock.at(now);
@@ -165,9 +194,19 @@ impl Collector {
             if !agent.sources.iter().any(is_asked) {
                 continue;
             }
-            for file in agent.sources.iter_mut().map(|source| &mut source.file) {
-                file.liveness
-                    .end_process_scan(process_scan, file.facts.id, &file.path);
+            for source in &mut agent.sources {
+                // A ring that is only followed may have another consumer.
+                let is_drained = source
+                    .as_ring()
+                    .is_some_and(|ring| ring.mode == Mode::Drain);
+                let file = &mut source.file;
+                let id = file.facts.id;
+                let sharers = file.liveness.end_process_scan(process_scan, id, &file.path);
+                if let Some(sharers) = sharers.filter(|_| is_drained) {
+                    let _about = log::about(Some(agent.name.owner));
+                    let (instance, path) = (&agent.name.instance, log::shown(&file.path));
+                    tracing::warn!("agent {instance}: {path}: {sharers}");
+                }
             }
             // Of several rings, the process of the last one counts if it is known.
             let mut sources = agent.sources.iter().rev();
@@ -175,8 +214,8 @@ impl Collector {
             let Some(source) = sources.find(|source| is_asked(source) || known(source)) else {
                 continue;
             };
-            let user = process_scan.user_names.get(&source.file.facts.uid);
-            let of_file = agent.facts_of_files(user.map(String::as_str));
+            let user = self.process_scans.user_names.get(source.file.facts.uid);
+            let of_file = agent.facts_of_files(Some(&user));
             // If the process was not found, its facts stay as they were.
             let of_process = source.file.liveness.facts().or(agent.facts.current());
             let mut facts = match of_process {
@@ -190,7 +229,7 @@ impl Collector {
                 agent.set_facts(Some(facts));
             }
             // It may be published before the next drain.
-            agent.update_state(&moment, &self.shared.config);
+            agent.update_state(&moment, false, &mut self.shared);
         }
         for key in scanned {
             self.agents.end_poll(key);

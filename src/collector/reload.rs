@@ -1,71 +1,103 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Applies another configuration.
+//! Applies a configuration to the agents: at the start to those of the state file, at a reload to all that are known.
+//!
+//! Both leave the same state. [`Agent::apply`] is what a configuration changes of an agent. The first scan decides all else.
 
 use super::Collector;
 use super::attach::Candidates;
 use super::descriptors::Descriptors;
-use crate::agents::AgentKey;
+use crate::agents::{Agent, AgentKey};
 use crate::config::Config;
 use crate::discovery::directory;
+use crate::journal::Journal;
+use crate::ring::checkpoint::RingIdentity;
+use crate::ring::layout::Layout;
+use crate::source::Source;
 use crate::source::ring::Mode;
 use std::time::Instant;
 
 impl Collector {
-    /// Applies another configuration, and begins the first scan again. Detaches files that it leaves out. An agent whose files are all
-    /// detached is withdrawn, since its liveness is no longer known.
+    /// Applies another configuration, and begins the first scan again. Detaches files that it leaves out.
     pub fn configure(&mut self, config: &Config) {
+        let now = Instant::now();
         self.shared.config = config.clone();
         let room = Descriptors::of(config);
         self.limits.places = room.rings;
         self.next_expiry = None;
         self.process_scans.last_full = None;
-        self.candidates = Candidates::new(Instant::now());
+        self.candidates = Candidates::new(now);
         self.shared.in_first_scan = true;
         self.scanner.configure(room.limit(config));
+        // If there is room for fewer files now, the first scan decides which are attached, as at a start.
+        let has_room = self.agents.places().total() <= room.rings;
         let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
         for (key, agent) in self.agents.iter_mut() {
             let was_published = agent.is_published();
-            let had_files = agent.has_files();
-            let mut is_to_be_found = false;
-            let patterns = match agent.has_stores() {
-                true => &config.multiproc_dir,
-                false => &config.telemetry_dir,
-            };
-            let is_configured = directory::is_configured(patterns, &agent.name.directory);
-            if !config.proc_facts {
-                // What process scans have found must not be shown any more, not even after a restart.
-                agent.set_facts(Some(agent.facts_of_files(None)));
-                let journal = &mut self.shared.journal;
-                journal.set_facts(agent.record, agent.facts.current());
-            }
-            if !agent.has_stores() {
-                agent.entry.stats.set_bounds(&config.bounds);
-            }
+            // No scan finds an unlinked ring again.
+            let stays = |source: &Source| has_room || source.file.liveness.is_unlinked();
+            agent.sources.retain(stays);
+            agent.apply(config, now, &mut self.shared.journal);
+            self.changes.extend(agent.change_since(was_published, key));
             self.changes.extend(agent.renew_buckets(key));
-            agent.sources.retain(|source| {
-                let owners = config.owners.as_ref();
-                // A ring that is only followed is attached again, since it may be possible to drain it now.
-                let same = source
-                    .as_ring()
-                    .is_none_or(|ring| !config.observe && ring.mode == Mode::Drain);
-                let is_wanted = is_configured
-                    && source
-                        .as_ring()
-                        .is_none_or(|ring| config.reads(ring.layout()))
-                    && owners.is_none_or(|owners| owners.contains(&source.file.facts.uid));
-                is_to_be_found |= is_wanted && !same;
-                same && is_wanted
-            });
-            if had_files && !is_to_be_found && !agent.has_files() {
-                agent.withdraw(Instant::now());
-                self.shared.journal.commit(agent.record, &agent.entry);
-                self.changes.extend(agent.change_since(was_published, key));
-            }
         }
         for key in keys {
             self.files_changed(key);
         }
         self.configure_transports();
+    }
+}
+
+impl Agent {
+    /// Applies a configuration. Withdraws the agent if its files are not read any more, since its liveness is not known then.
+    pub(super) fn apply(&mut self, config: &Config, now: Instant, journal: &mut Journal) {
+        let was_dormant = self.entry.lifecycle.is_dormant();
+        self.waiting = None;
+        self.sources.retain(|source| reads(config, source));
+        if !config.proc_facts {
+            // What process scans have found must not be shown any more, not even after a restart.
+            self.set_facts(None);
+            journal.set_facts(self.record, None);
+        }
+        let has_other_bounds = !self.has_stores() && self.entry.stats.set_bounds(&config.bounds);
+        if !is_read(config, self) {
+            self.sources.clear();
+            if !was_dormant {
+                self.withdraw(now);
+            }
+        }
+        if has_other_bounds || was_dormant != self.entry.lifecycle.is_dormant() {
+            journal.commit(self.record, &self.entry);
+        }
+    }
+}
+
+/// True if a configuration names the directory and the owner of an agent's files, and the version of its last ring.
+fn is_read(config: &Config, agent: &Agent) -> bool {
+    let patterns = match agent.has_stores() {
+        true => &config.multiproc_dir,
+        false => &config.telemetry_dir,
+    };
+    let owners = config.owners.as_ref();
+    let ring = agent.entry.checkpoint.map(|checkpoint| checkpoint.ring);
+    let is_left_out = |ring: RingIdentity| {
+        let mut layouts = Layout::experimental();
+        layouts.any(|layout| layout.version() == ring.version() && !config.reads(layout))
+    };
+    directory::is_configured(patterns, &agent.name.directory)
+        && owners.is_none_or(|owners| owners.contains(&agent.name.owner))
+        && !ring.is_some_and(is_left_out)
+}
+
+/// True if a source stays attached with another configuration. A ring that is only followed is attached again, since it may be possible
+/// to drain it now. A store without a process is not: all of it is counted.
+fn reads(config: &Config, source: &Source) -> bool {
+    match source.as_ring() {
+        Some(ring) => {
+            let is_drained = !config.observe && ring.mode == Mode::Drain;
+            let capacity = ring.checkpoint.ring.capacity;
+            is_drained && config.reads(ring.layout()) && capacity <= config.max_capacity
+        }
+        None => !source.file.liveness.has_no_holder(),
     }
 }

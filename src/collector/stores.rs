@@ -8,6 +8,7 @@
 
 use super::Collector;
 use super::names::name_of;
+use super::notices::NoticeKind;
 use super::records::counted_store;
 use crate::agents::{Agent, AgentKey};
 use crate::discovery::scan::Found;
@@ -263,12 +264,16 @@ impl Collector {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        tracing::info!(
-            "agent {}: store of process {}, agent {} in it, {}",
-            agent.name.instance,
-            store.description.pid,
-            store.description.instance,
-            log::shown(&store.source.file.path)
+        self.candidates.notices.log(
+            agent.name.owner,
+            NoticeKind::Attached,
+            format_args!(
+                "agent {}: store of process {}, agent {} in it, {}",
+                agent.name.instance,
+                store.description.pid,
+                store.description.instance,
+                log::shown(&store.source.file.path)
+            ),
         );
         agent.sources.push(store.source);
         if !self.shared.config.proc_facts {

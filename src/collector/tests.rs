@@ -62,6 +62,32 @@ fn exited_agent_is_skipped_until_it_is_withdrawn() {
 }
 
 #[test]
+fn values_of_1000_agents_leave_their_windows_within_70_s() {
+    let (dir, mut agents, start) = agent(false);
+    let path = dir.path().join("a");
+    for number in 1..1000 {
+        fs::copy(&path, dir.path().join(number.to_string())).expect("copied");
+    }
+    // A process has the ring open, so that its agent stays.
+    let ring = File::options().write(true).open(&path).expect("there");
+    tick(&mut agents, start);
+    let named = |agent: &&mut Agent| agent.name.instance == "a";
+    let found = agents.agents.values_mut().find(named).expect("one");
+    found.windows.xfer_time.record(7);
+    for second in 1..=70 {
+        if second == 8 {
+            // Now the agent is due five seconds after this one.
+            ring.write_all_at(&2_u64.to_le_bytes(), 0).expect("written");
+        }
+        tick(&mut agents, start + second * SECOND);
+        let mut all = agents.iter();
+        let found = all.find(|agent| agent.name.instance == "a").expect("one");
+        let is_there = found.windows.xfer_time.max().is_some();
+        assert_eq!(is_there, second < 70, "after {second} s");
+    }
+}
+
+#[test]
 fn withdrawn_agent_without_a_file_is_skipped() {
     let (dir, mut agents, mut now) = agent(false);
     tick(&mut agents, now);

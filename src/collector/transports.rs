@@ -39,7 +39,8 @@ impl Collector {
                     sent: agent.total(EventType::TxBytes),
                     received: agent.total(EventType::RxBytes),
                 };
-                agent.transport.update(process, nixl, now);
+                let ids = &mut self.clock_ids;
+                agent.transport.update(process, nixl, ids, now);
             }
         }
         self.have_transports_changed = true;

@@ -3,6 +3,7 @@
 //! Text of the configuration file, and errors with their lines.
 
 use super::{Config, LoadedConfig};
+use crate::accounts;
 use crate::config::ini;
 use crate::error::ConfigError;
 use serde::Deserialize;
@@ -15,8 +16,7 @@ const MAX_SHOWN: usize = 120;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConfigFile {
-    #[serde(default)]
-    nixl: Config,
+    nixl: Option<Config>,
 }
 
 /// Reads the text of a configuration file.
@@ -39,7 +39,12 @@ pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
         let at = err.span().map_or(0, |span| span.start.min(text.len()));
         line_error(path, text, at, err.message())
     })?;
-    loaded.config = file.nixl;
+    // An editor that writes in place leaves an empty file for a moment. Its defaults would be another user and other directories.
+    loaded.config = file.nixl.ok_or_else(|| ConfigError::Value {
+        path: path.into(),
+        line: 1,
+        message: "the file has no section [nixl]; write [nixl] above the keys, or remove the file for the defaults".into(),
+    })?;
     if loaded.config.containers {
         loaded.warnings.push(format!(
             "{}: containers: ignored: directories inside containers are not read any more; share the telemetry directory with \
@@ -72,10 +77,19 @@ fn line_error(path: &Path, text: &str, at: usize, message: &str) -> ConfigError 
         true => key.trim(),
         false => line,
     };
-    ConfigError::Value {
-        path: path.into(),
-        line: index + 1,
-        message: format!("{setting}: {message}").replace(char::is_control, " "),
+    let message = format!("{setting}: {message}").replace(char::is_control, " ");
+    let line = index + 1;
+    // Errors of serde are texts.
+    match message.contains(accounts::NOT_ANSWERED) {
+        true => ConfigError::NotAnswered {
+            place: format!("{}:{line}", path.display()),
+            message,
+        },
+        false => ConfigError::Value {
+            path: path.into(),
+            line,
+            message,
+        },
     }
 }
 

@@ -2,7 +2,8 @@
 
 //! Loads the configuration from the file, the environment and the command line.
 
-use super::{ENVIRONMENT_VARIABLES, LoadedConfig, value};
+use super::{ENVIRONMENT_VARIABLES, LoadedConfig};
+use crate::accounts::{self, AccountError};
 use crate::config::options::Options;
 use crate::config::pcpconf::PcpConf;
 use crate::error::ConfigError;
@@ -40,15 +41,21 @@ impl ConfigLoader {
         let environment = ENVIRONMENT_VARIABLES.map(std::env::var_os);
         let mut loaded = super::load(&self.path, may_be_missing, &environment)?;
         if let Some(name) = &self.username {
-            let account = value::user_account(name).map_err(|message| ConfigError::Outside {
-                place: "option -U".into(),
-                message,
+            let account = accounts::account(name).map_err(|err| {
+                let (place, message) = ("option -U".to_owned(), err.to_string());
+                match err {
+                    AccountError::NotAnswered { .. } => ConfigError::NotAnswered { place, message },
+                    AccountError::Unknown { .. } => ConfigError::Outside { place, message },
+                }
             })?;
             loaded.config.user = Some(account);
         }
         Ok(loaded)
     }
 }
+
+/// Consequence of a configuration that is invalid at the start, for the log.
+pub const NO_CONFIGURATION: &str = "only nixl.control has values, and no file is read or written, until the configuration is valid";
 
 /// Logs the configuration at the start, or its error.
 pub fn log_start(loaded: &Result<LoadedConfig, ConfigError>) {
@@ -73,7 +80,7 @@ pub fn log_start(loaded: &Result<LoadedConfig, ConfigError>) {
                 _ => "run pmstore nixl.control.reload 1",
             };
             tracing::error!("{err}");
-            tracing::error!("scanning is disabled until the configuration is fixed; then {remedy}");
+            tracing::error!("{NO_CONFIGURATION}; correct it, then {remedy}");
         }
     }
 }

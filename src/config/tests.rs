@@ -15,9 +15,19 @@ fn err(text: &str) -> String {
 }
 
 #[test]
-fn empty_file_gives_the_defaults() {
-    assert_eq!(ok(""), Config::default());
+fn section_without_keys_gives_the_defaults() {
+    assert_eq!(ok("[nixl]"), Config::default());
     assert_eq!(ok("[nixl]\n# user = \"root\"\n"), Config::default());
+}
+
+#[test]
+fn file_without_the_section_is_an_error() {
+    for text in ["", "\n", "# user = \"root\"\n"] {
+        assert_eq!(
+            err(text),
+            "nixl.conf:1: the file has no section [nixl]; write [nixl] above the keys, or remove the file for the defaults"
+        );
+    }
 }
 
 #[test]
@@ -64,7 +74,8 @@ fn every_key_is_read() {
         Some(UserAccount {
             name: "root".into(),
             uid: 0,
-            gid: 0
+            gid: 0,
+            groups: Vec::new(),
         })
     );
     assert_eq!(config.telemetry_dir[0].path, "/dev/shm/nixl");
@@ -78,7 +89,7 @@ fn every_key_is_read() {
         (config.max_agents, config.max_capacity, config.observe),
         (7, 1024, true)
     );
-    assert_eq!(config.owners, Some(vec![0, 4242]));
+    assert_eq!(config.owners, Some(vec![4242, 0]));
     assert_eq!(config.idle_after, Duration::from_secs(90));
     assert_eq!(config.bounds.as_slice(), [1, 20, 300]);
     assert_eq!(

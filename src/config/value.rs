@@ -3,9 +3,9 @@
 //! Values in the configuration file. Each is checked while it is read, so that the error has its line.
 
 use super::{DirectoryPattern, UserAccount};
+use crate::accounts;
 use crate::ring::layout::Layout;
 use crate::stats::histogram::Bounds;
-use nix::unistd::User;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Reads the name of an existing user.
 pub(super) fn user<'de, D: Deserializer<'de>>(value: D) -> Result<Option<UserAccount>, D::Error> {
-    let account = user_account(&String::deserialize(value)?);
+    let account = accounts::account(&String::deserialize(value)?);
     account.map(Some).map_err(D::Error::custom)
 }
 
@@ -83,17 +83,22 @@ pub(super) fn owners<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<u
             "write a list of user names in quotes and user ids, such as [\"root\", 1000]; without the key all users' files are read",
         ));
     }
-    let uid = |owner| match owner {
-        // What chown(2) takes for no change.
-        UserNameOrId::Id(u32::MAX) => Err(format!(
-            "{} is not a user id; write ids below it, or user names in quotes",
-            u32::MAX
-        )),
-        UserNameOrId::Id(uid) => Ok(uid),
-        UserNameOrId::Name(name) => user_account(&name).map(|account| account.uid),
-    };
-    let uids: Result<_, String> = owners.into_iter().map(uid).collect();
-    uids.map(Some).map_err(D::Error::custom)
+    let (mut uids, mut names) = (Vec::new(), Vec::new());
+    for owner in &owners {
+        match owner {
+            // What chown(2) takes for no change.
+            UserNameOrId::Id(u32::MAX) => {
+                return Err(D::Error::custom(format_args!(
+                    "{} is not a user id; write ids below it, or user names in quotes",
+                    u32::MAX
+                )));
+            }
+            UserNameOrId::Id(uid) => uids.push(*uid),
+            UserNameOrId::Name(name) => names.push(name.as_str()),
+        }
+    }
+    uids.extend(accounts::uids(&names).map_err(D::Error::custom)?);
+    Ok(Some(uids))
 }
 
 #[derive(Deserialize)]
@@ -182,19 +187,4 @@ pub(super) fn path<'de, D: Deserializer<'de>>(value: D) -> Result<PathBuf, D::Er
     directory
         .map(|directory| directory.path.into())
         .map_err(D::Error::custom)
-}
-
-/// Returns the account of a user.
-pub(super) fn user_account(name: &str) -> Result<UserAccount, String> {
-    match User::from_name(name) {
-        Ok(Some(user)) => Ok(UserAccount {
-            name: user.name,
-            uid: user.uid.as_raw(),
-            gid: user.gid.as_raw(),
-        }),
-        Ok(None) => Err(format!(
-            "no user {name:?} on this host; name one that `getent passwd` lists"
-        )),
-        Err(errno) => Err(format!("user {name:?} cannot be looked up: {errno}")),
-    }
 }

@@ -2,8 +2,9 @@
 
 //! Names of agents in the PCP instance domain.
 //!
-//! The file of instance ids is line-based, and PCP compares instance names up to the first space (pmdaCacheStore(3)). NIXL allows any
-//! file name as the name of an agent, so names are escaped. A label has the raw name.
+//! pmie pastes instance names into command lines of sh(1), `pmval -i` splits at commas, the file of instance ids is line-based, and
+//! PCP compares instance names up to the first space (pmdaCacheStore(3)). NIXL allows any file name as the name of an agent, so names
+//! are escaped. A label has the raw name.
 
 use siphasher::sip::SipHasher13;
 use std::ffi::OsStr;
@@ -11,7 +12,6 @@ use std::fmt::Write;
 use std::hash::Hasher;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
 /// Longest instance name, in bytes after escaping. Longer ones are shortened.
 const MAX_LEN: usize = 200;
@@ -20,52 +20,62 @@ const PREFIX_LEN: usize = 183;
 
 /// Returns the instance name for the name of an agent's file. Different raw names have different instance names.
 ///
-/// `%`, space, control and format characters, quotes, backslash, slash, a leading `[` and bytes that are not UTF-8 become `%XX`.
-/// A name longer than 200 bytes after that is shortened and ends with `~` and a hash of the raw name. If a shorter name ends
-/// like that, its `~` is escaped.
+/// All bytes but ASCII letters, digits and `.` `_` `+` `=` `-` become `%XX`, and so does `-` at the beginning. pmrep 6.0.3 cuts off
+/// other letters. A name longer than 200 bytes after that is shortened and ends with `~` and a hash of the raw name.
 #[must_use]
 pub fn instance_name(raw: &[u8]) -> String {
-    let mut name = String::new();
-    let mut prefix_end = 0;
-    for chunk in raw.utf8_chunks() {
-        // Each character, then each byte that is not UTF-8.
-        let characters = chunk.valid().char_indices();
-        let characters =
-            characters.map(|(at, c)| (Some(c), &chunk.valid().as_bytes()[at..at + c.len_utf8()]));
-        let others = chunk.invalid().chunks(1).map(|byte| (None, byte));
-        for (c, bytes) in characters.chain(others) {
-            let is_plain = |&c: &char| c != '%' && !is_escaped(c) && !(c == '[' && name.is_empty());
-            match c.filter(is_plain) {
-                Some(c) => name.push(c),
-                None => bytes.iter().for_each(|byte| {
-                    // Writing to a String cannot fail.
-                    let _ = write!(name, "%{byte:02X}");
-                }),
-            }
-            if name.len() <= PREFIX_LEN {
-                prefix_end = name.len();
-            }
-        }
-    }
-    if let Some(tilde) = tilde_before_hash(&name).filter(|_| name.len() <= MAX_LEN) {
-        name.replace_range(tilde..=tilde, "%7E");
-        prefix_end = prefix_end.min(tilde);
-    }
+    let mut name = escaped(raw, is_plain);
     if name.len() > MAX_LEN {
-        name.truncate(prefix_end);
+        // An escape has three bytes, and is not cut.
+        let cut_escape = name[PREFIX_LEN - 2..PREFIX_LEN].find('%');
+        name.truncate(cut_escape.map_or(PREFIX_LEN, |at| PREFIX_LEN - 2 + at));
         let _ = write!(name, "~{:016x}", stable_hash(raw));
     }
     name
 }
 
-/// Returns the position of the `~` in a name that ends like a shortened one, with `~` and 16 hex digits.
-fn tilde_before_hash(name: &str) -> Option<usize> {
-    let (before, digits) = name.rsplit_once('~')?;
-    let is_hex = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
-    (digits.len() == 16 && digits.bytes().all(is_hex)).then_some(before.len())
+/// Returns the instance name of a process: its pid and its command, as the proc PMDA of PCP forms it. The command is escaped like
+/// the name of an agent, without its `:`, which separates nothing here: titles such as `VLLM::Worker` are common.
+#[must_use]
+pub fn process_name(pid: u32, command: &str) -> String {
+    let command = escaped(command.as_bytes(), |byte| is_plain(byte) || byte == b':');
+    format!("{pid} {command}").trim_end().to_owned()
 }
 
-/// True if PCP reads the name as one instance name. All results of [`instance_name`] are such names.
+/// True if the byte has no meaning for a shell, and for no tool of PCP.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._+=-".contains(&byte)
+}
+
+/// Returns a text with all other bytes than plain ones as `%XX`, and also `-` at the beginning, where it would begin an option.
+fn escaped(raw: &[u8], is_plain: impl Fn(u8) -> bool) -> String {
+    let mut text = String::new();
+    for &byte in raw {
+        match is_plain(byte) && !(text.is_empty() && byte == b'-') {
+            true => text.push(char::from(byte)),
+            // Writing to a String cannot fail.
+            false => _ = write!(text, "%{byte:02X}"),
+        }
+    }
+    text
+}
+
+/// True if [`instance_names`] has this name for the agent in some directory. Versions up to 0.1.0 escaped fewer characters.
+#[must_use]
+pub fn is_name_of(name: &str, raw: &[u8]) -> bool {
+    let Some(rest) = name.strip_prefix(&instance_name(raw)) else {
+        return false;
+    };
+    rest.is_empty() || rest.strip_prefix('@').is_some_and(is_label)
+}
+
+/// True if the text can be what follows `@` in an instance name.
+#[must_use]
+pub fn is_label(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| is_plain(byte) || byte == b'%')
+}
+
+/// True if PCP reads the name as one instance name. All results of [`instance_name`] are such names, of all versions.
 #[must_use]
 pub fn is_instance_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('[') && !name.contains(is_special)
@@ -84,21 +94,6 @@ pub fn printable(text: &OsStr) -> String {
         }
         _ => quoted,
     }
-}
-
-/// True if [`instance_name`] escapes the character in any position. `%` is handled separately.
-fn is_escaped(c: char) -> bool {
-    // With U+200B two names would look alike; U+202E would reverse a line.
-    is_special(c) || c.general_category() == GeneralCategory::Format || is_invisible(c)
-}
-
-/// True for letters and marks that are drawn as nothing or as a blank: the empty Braille pattern, the empty note head, and
-/// Default_Ignorable_Code_Point (DerivedCoreProperties.txt of Unicode 16) without the format characters.
-fn is_invisible(c: char) -> bool {
-    matches!(c,
-        '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2065}'
-        | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}'
-        | '\u{1d159}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// True if the character has a meaning for PCP, or cannot be seen in a table.
@@ -141,6 +136,7 @@ pub fn stable_hash(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn printable_text_has_no_control_or_invisible_characters() {
@@ -160,100 +156,114 @@ mod tests {
 
     #[test]
     fn plain_name_is_its_own_instance_name() {
-        for name in [
-            "worker",
-            "kvbm-worker-0",
-            "host_4242_17_1",
-            "x[1]",
-            "größe",
-            "a@b",
-        ] {
+        for name in ["worker", "kvbm-worker-0", "host_4242_17_1", "a=b+c.d-"] {
             assert_eq!(instance_name(name.as_bytes()), name);
         }
     }
 
     #[test]
-    fn characters_special_to_pcp_or_invisible_are_escaped() {
-        assert_eq!(instance_name(b"worker 1"), "worker%201");
-        assert_eq!(instance_name(b"[x]"), "%5Bx]");
-        assert_eq!(instance_name(b"a\tb\n"), "a%09b%0A");
-        assert_eq!(instance_name(b"100%"), "100%25");
-        assert_eq!(instance_name(br#"'"\"#), "%27%22%5C");
-        assert_eq!(instance_name(b"\xff\xfe"), "%FF%FE");
-        assert_eq!(instance_name("\u{85}".as_bytes()), "%C2%85");
-        assert_eq!(instance_name("\u{a0}".as_bytes()), "%C2%A0");
-        // Invisible, or the text behind it is reversed.
-        assert_eq!(instance_name("a\u{200b}b".as_bytes()), "a%E2%80%8Bb");
-        assert_eq!(instance_name("a\u{202e}b".as_bytes()), "a%E2%80%AEb");
-        assert_eq!(instance_name("\u{feff}b".as_bytes()), "%EF%BB%BFb");
-        // Otherwise two names would look alike.
-        for blank in [
-            '\u{34f}',
-            '\u{115f}',
-            '\u{1160}',
-            '\u{17b4}',
-            '\u{180b}',
-            '\u{2800}',
-            '\u{3164}',
-            '\u{fe0f}',
-            '\u{ffa0}',
-            '\u{1d159}',
-            '\u{1d173}',
-            '\u{e0100}',
+    fn all_other_bytes_are_escaped() {
+        for byte in 0..=u8::MAX {
+            let name = instance_name(&[b'a', byte]);
+            let is_plain = byte.is_ascii_alphanumeric() || b"._+=-".contains(&byte);
+            let plain = is_plain.then(|| format!("a{}", char::from(byte)));
+            assert_eq!(name, plain.unwrap_or_else(|| format!("a%{byte:02X}")));
+        }
+        for (raw, name) in [
+            ("$(id>pwn)", "%24%28id%3Epwn%29"),
+            ("a;id;#", "a%3Bid%3B%23"),
+            ("-rf", "%2Drf"),
+            ("--", "%2D-"),
+            ("a::10.0.0.1", "a%3A%3A10.0.0.1"),
+            ("a@b", "a%40b"),
+            ("größe", "gr%C3%B6%C3%9Fe"),
+            ("a\u{202e}b", "a%E2%80%AEb"),
         ] {
-            let name = instance_name(format!("vic{blank}").as_bytes());
-            assert!(name.starts_with("vic%") && name.is_ascii(), "{name}");
+            assert_eq!(instance_name(raw.as_bytes()), name);
         }
     }
 
     #[test]
-    fn raw_names_with_escape_sequences_do_not_collide() {
-        assert_ne!(instance_name(b"a b"), instance_name(b"a%20b"));
-        assert_ne!(instance_name(b"\xff"), instance_name(b"%FF"));
+    fn command_of_a_process_is_escaped_but_for_colons() {
+        for (command, name) in [
+            ("python3", "7 python3"),
+            ("VLLM::Worker", "7 VLLM::Worker"),
+            ("$(id>pwn)", "7 %24%28id%3Epwn%29"),
+            ("-x a", "7 %2Dx%20a"),
+            ("", "7"),
+        ] {
+            assert_eq!(process_name(7, command), name);
+        }
+    }
+
+    /// Bytes that are often special, at any place of a name.
+    fn any_raw() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![
+            proptest::sample::select(b"a-%~@:25~0".to_vec()),
+            1..=u8::MAX
+        ];
+        proptest::collection::vec(byte, 1..255)
+    }
+
+    proptest! {
+        #[test]
+        fn different_raw_names_have_different_instance_names(one in any_raw(), other in any_raw()) {
+            // A name that looks like the escaped form of another is the likeliest collision.
+            let shown = instance_name(&one).into_bytes();
+            for (one, other) in [(&one, &other), (&one, &shown)] {
+                prop_assert_eq!(one == other, instance_name(one) == instance_name(other));
+            }
+        }
+
+        #[test]
+        fn instance_names_are_short_and_recognised(raw in any_raw(), label in "[a-z0-9_.-]{1,64}") {
+            for name in instance_names(&raw, Path::new("/var/tmp"), Some(&label)).take(5) {
+                prop_assert!(name.len() <= MAX_LEN + 65 && is_instance_name(&name));
+                prop_assert!(is_name_of(&name, &raw), "{}", name);
+            }
+        }
     }
 
     #[test]
-    fn long_name_is_cut_at_a_character_and_ends_with_its_hash() {
-        let long = |tail: &str| instance_name(format!("{}{tail}", "ab ".repeat(84)).as_bytes());
-        let (one, other) = (long("1"), long("2"));
-        assert_ne!(one, other);
-        assert!(one.len() <= MAX_LEN, "{}", one.len());
-        let (kept, hash) = one.split_at(one.len() - 17);
-        assert!(
-            hash.starts_with('~') && kept.len() == 182 && kept.ends_with("%20ab"),
-            "{kept} {hash}"
-        );
-        let accents = instance_name("é".repeat(127).as_bytes());
-        assert_eq!(accents.len(), 182 + 17);
+    fn name_of_another_escape_or_agent_is_not_recognised() {
+        for (name, raw) in [
+            ("a;id;#", "a;id;#"),
+            ("a@b", "a@b"),
+            ("a@b;c", "a"),
+            ("a@", "a"),
+            ("ab", "a"),
+            ("", "a"),
+            ("größe", "größe"),
+        ] {
+            assert!(!is_name_of(name, raw.as_bytes()), "{name} of {raw}");
+        }
+        assert!(is_name_of("a@b", b"a"));
+    }
+
+    #[test]
+    fn long_name_is_cut_between_escapes_and_ends_with_its_hash() {
+        for (raw, kept) in [
+            (vec![b'x'; 201], 183),
+            (vec![0xff; 255], 183),
+            ([&b"x"[..], &[0xff; 254]].concat(), 181),
+            ([&b"xx"[..], &[0xff; 253]].concat(), 182),
+        ] {
+            let name = instance_name(&raw);
+            let (before, hash) = name.split_at(kept);
+            assert_eq!(hash, format!("~{:016x}", stable_hash(&raw)));
+            let whole = raw.iter().map(|&byte| instance_name(&[byte]));
+            assert!(whole.collect::<String>().starts_with(before), "{name}");
+        }
         assert_eq!(instance_name(&[b'x'; 200]).len(), 200);
-        assert_eq!(instance_name(&[b'x'; 201]).len(), 200);
-        assert_eq!(instance_name(&[0xff; 255]).len(), 183 + 17);
     }
 
     #[test]
     fn name_that_looks_shortened_has_its_tilde_escaped() {
         let cut = instance_name(&[b'x'; 201]);
         let made = instance_name(cut.as_bytes());
-        assert_ne!(made, cut);
-        assert!(made.len() <= MAX_LEN && made[..183] == cut[..183], "{made}");
+        assert!(made != cut && made.len() <= MAX_LEN && made[..183] == cut[..183]);
         let short = "worker~0123456789abcdef";
         assert_eq!(instance_name(short.as_bytes()), short.replace('~', "%7E"));
-        for plain in [
-            "a~b",
-            "~",
-            "a~0123456789ABCDEF",
-            "a~0123456789abcde",
-            "a~0123456789abcdef0",
-        ] {
-            assert_eq!(instance_name(plain.as_bytes()), plain);
-        }
-        // Shortening never leaves a part of an escape.
-        for len in 195..=200 {
-            let name =
-                instance_name(format!("{}~{}", "y".repeat(len - 17), "0".repeat(16)).as_bytes());
-            assert!(name.len() <= MAX_LEN, "{name}");
-            assert!(!name.contains('%') || name.contains("%7E"), "{name}");
-        }
     }
 
     #[test]

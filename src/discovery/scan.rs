@@ -79,13 +79,12 @@ impl Scanner {
         }
     }
 
-    /// Applies another configuration. The next scan begins a pass and checks all files again.
+    /// Begins again with another configuration.
     pub fn configure(&mut self, config: Config) {
-        self.config = config;
-        (self.current_pass, self.next_pass) = (None, None);
-        self.rejected = RejectedFiles::default();
-        let directories = self.directories.values_mut();
-        directories.for_each(|watched| watched.modified = None);
+        *self = Self {
+            rejections: self.rejections,
+            ..Self::new(config)
+        };
     }
 
     /// Number of rejections since the start. Each pair of file and reason counts once.

@@ -2,8 +2,8 @@
 
 //! One agent's record in the state file: its words and their meaning.
 //!
-//! The names of an agent are written once, before the record counts as used. What changes is in two entries, and a generation
-//! names the valid one. To change it, the other entry is written, then the generation is raised. A kill at any instruction leaves
+//! The names of an agent are written before the record counts as used. Only [`rename`] changes one later. What changes else is in two
+//! entries, and a generation names the valid one. To change it, the other entry is written, then the generation is raised. A kill at any instruction leaves
 //! either the old entry or the new one valid, never a mixture.
 //!
 //! No process reads a record while another process writes it. The next daemon reads what this one had stored when it was killed.
@@ -64,12 +64,12 @@ const NOT_RELEASED: u64 = u64::MAX;
 /// The agent has no instance id yet.
 const NO_ID: u64 = u64::MAX;
 
-/// The names of an agent, which never change.
+/// The names of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The raw name, which is the name of its file.
     pub raw: OsString,
-    /// Its name in the instance domain.
+    /// Its name in the instance domain. Empty in a record if [`rename`] was interrupted.
     pub instance: String,
     /// The directory in which its files are found.
     pub directory: PathBuf,
@@ -164,6 +164,19 @@ pub fn set_id(words: &[AtomicU64], id: u32) {
     words[INSTANCE_ID].store(u64::from(id), Relaxed);
 }
 
+/// Replaces the instance name and the entry, and removes the instance id. A kill in between leaves the record without instance name,
+/// and either entry.
+pub fn rename(words: &[AtomicU64], instance: &str, entry: &Entry) {
+    let others = words[LENGTHS].load(Relaxed) & !(0xffff << 16);
+    words[LENGTHS].store(others, Release);
+    // A release store does not hold back stores that come after it.
+    compiler_fence(Release);
+    words[INSTANCE_ID].store(NO_ID, Relaxed);
+    replace(words, entry);
+    put_text(&words[TEXTS[1].0..], instance.as_bytes());
+    words[LENGTHS].store(others | (instance.len() as u64) << 16, Release);
+}
+
 /// Index of the first word of the entry that a generation names.
 fn entry_of(generation: u64) -> usize {
     ENTRIES[usize::from(generation % 2 == 1)]
@@ -250,9 +263,10 @@ impl RawRecord {
             owner: u32::try_from(owner).map_err(|_| Damaged)?,
         };
         let is_empty = name.raw.is_empty() || name.directory.as_os_str().is_empty();
-        match is_empty || !is_instance_name(&name.instance) {
-            true => Err(Damaged),
-            false => Ok(name),
+        let is_valid = name.instance.is_empty() || is_instance_name(&name.instance);
+        match !is_empty && is_valid {
+            true => Ok(name),
+            false => Err(Damaged),
         }
     }
 

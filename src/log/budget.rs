@@ -3,14 +3,15 @@
 //! Limits of the log: lines in a minute, and bytes in one run of the daemon.
 //!
 //! Each user whose files cause lines has a budget, and the daemon itself has another. All users together may log no more bytes than
-//! the daemon, and what they log takes nothing from its budget.
+//! the daemon, and what they log takes nothing from its budget. Warnings and errors take nothing from what notices may have, and
+//! notices leave half of the bytes to them: a warning says why something is missing.
 
 use std::collections::HashMap;
 use tracing::Level;
 
-/// Limit of lines in a minute about the files of one user.
+/// Limit of notices in a minute about the files of one user, and limit of warnings and errors.
 const MAX_LINES_OF_USER: u32 = 60;
-/// Limit of lines in a minute about the daemon itself.
+/// Limit of notices in a minute about the daemon itself, and limit of warnings.
 const MAX_LINES: u32 = 240;
 /// Limit of users with a budget. Nothing is logged about files of further users.
 const MAX_USERS: usize = 1024;
@@ -19,11 +20,44 @@ const MAX_BYTES: u64 = 8 << 20;
 /// Limit of bytes in a run about the files of one user.
 const MAX_BYTES_OF_USER: u64 = 2 << 20;
 
+/// Class of a line, which has a number of lines of its own in each budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum LineClass {
+    /// What happens as it should.
+    Notice,
+    /// A warning or an error.
+    Warning,
+}
+
+impl LineClass {
+    fn of(level: Level) -> Self {
+        match level <= Level::WARN {
+            true => Self::Warning,
+            false => Self::Notice,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Notice => "notices",
+            Self::Warning => "warnings",
+        }
+    }
+
+    /// Returns the bytes that the lines of this class may fill, of so many.
+    fn share(self, bytes: u64) -> u64 {
+        match self {
+            Self::Notice => bytes / 2,
+            Self::Warning => bytes,
+        }
+    }
+}
+
 /// What was logged about the files of a user, or about the daemon itself.
 #[derive(Debug, Default)]
 struct Spent {
-    /// Lines in this minute.
-    lines: u32,
+    /// Lines in this minute, by class.
+    lines: HashMap<LineClass, u32>,
     /// Bytes in this run.
     bytes: u64,
 }
@@ -37,8 +71,8 @@ pub struct Budget {
     spent: HashMap<Option<u32>, Spent>,
     /// Bytes about the files of all users.
     bytes: u64,
-    /// True once a line was left out because a limit of bytes was reached.
-    is_full: bool,
+    /// Classes of lines that were left out because a limit of bytes was reached.
+    full: Vec<LineClass>,
 }
 
 impl Budget {
@@ -69,38 +103,51 @@ impl Budget {
     ) -> (bool, Option<String>) {
         if self.minute != minute {
             self.minute = minute;
-            self.spent.values_mut().for_each(|spent| spent.lines = 0);
+            { self.spent.values_mut() }.for_each(|spent| spent.lines.clear());
         }
-        let of_all = self.bytes;
+        let (of_all, class) = (self.bytes, LineClass::of(level));
         let Some(spent) = self.spent(about) else {
             return (false, None);
         };
-        let (lines, is_full) = match about {
+        let most = |bytes| class.share(bytes);
+        let (most_lines, is_full) = match about {
             Some(_) => (
                 MAX_LINES_OF_USER,
-                spent.bytes >= MAX_BYTES_OF_USER || of_all >= MAX_BYTES,
+                spent.bytes >= most(MAX_BYTES_OF_USER) || of_all >= most(MAX_BYTES),
             ),
-            None => (MAX_LINES, spent.bytes >= MAX_BYTES),
+            None => (MAX_LINES, spent.bytes >= most(MAX_BYTES)),
         };
         if is_full {
-            let is_first = !std::mem::replace(&mut self.is_full, true);
-            let note = "lines are left out: this log is too long; run Install to begin another";
-            return (false, is_first.then(|| note.into()));
+            if self.full.contains(&class) {
+                return (false, None);
+            }
+            self.full.push(class);
+            let note = format!(
+                "{} are left out: this log is too long; run Install to begin another",
+                class.name()
+            );
+            return (false, Some(note));
         }
         // The daemon logs few errors, and each needs an action.
         if about.is_none() && level == Level::ERROR {
             return (true, None);
         }
-        spent.lines = spent.lines.saturating_add(1);
+        let lines = spent.lines.entry(class).or_default();
+        *lines = lines.saturating_add(1);
         let note = || {
-            let of = match about {
-                None => " like these".into(),
-                Some(super::ANY_USER) => " about files".into(),
-                Some(uid) => format!(" about files of user {uid}"),
-            };
-            format!("further lines{of} are not logged in this minute")
+            let (class, of) = (class.name(), about_text(about));
+            format!("further {class}{of} are not logged in this minute")
         };
-        (spent.lines <= lines, (spent.lines == lines).then(note))
+        (*lines <= most_lines, (*lines == most_lines).then(note))
+    }
+}
+
+/// Returns the end of a note: what the lines are about.
+fn about_text(about: Option<u32>) -> String {
+    match about {
+        None => " like these".into(),
+        Some(super::ANY_USER) => " about files".into(),
+        Some(uid) => format!(" about files of user {uid}"),
     }
 }
 
@@ -133,8 +180,8 @@ mod tests {
         let mut budget = Budget::default();
         let mut of = |level, minute| written(&mut budget, None, level, minute, 1000);
         assert_eq!(of(Level::WARN, 7), (240, 1));
-        // Errors have no limit, and the next minute is another.
-        assert_eq!(of(Level::INFO, 7), (0, 0));
+        // Notices have a share of their own, errors have no limit, and the next minute is another.
+        assert_eq!(of(Level::INFO, 7), (240, 1));
         assert_eq!(of(Level::ERROR, 7), (1000, 0));
         assert_eq!(of(Level::INFO, 8), (240, 1));
     }
@@ -158,10 +205,31 @@ mod tests {
     }
 
     #[test]
-    fn full_log_has_one_note() {
+    fn notices_take_nothing_from_warnings() {
+        let mut budget = Budget::default();
+        for about in [Some(1), None] {
+            for level in [Level::INFO, Level::WARN] {
+                let (lines, notes) = written(&mut budget, about, level, 7, 1000);
+                let most = if about.is_some() { 60 } else { 240 };
+                assert_eq!((lines, notes), (most, 1), "{about:?} {level}");
+            }
+        }
+        // Nor do errors about files.
+        assert_eq!(written(&mut budget, Some(1), Level::ERROR, 7, 1), (0, 0));
+        // The bytes of a run, too.
+        for (about, bytes) in [(Some(2), 1 << 20), (None, 4 << 20)] {
+            budget.add(about, bytes);
+            let (is_written, note) = budget.judge(about, Level::INFO, 8);
+            assert_eq!((is_written, note.is_some()), (false, about.is_some()));
+            assert_eq!(budget.judge(about, Level::WARN, 8), (true, None));
+        }
+    }
+
+    #[test]
+    fn full_log_has_one_note_of_each_class() {
         let mut budget = Budget::default();
         let judge = |budget: &mut Budget, about| {
-            let (is_written, note) = budget.judge(about, Level::INFO, 7);
+            let (is_written, note) = budget.judge(about, Level::WARN, 7);
             (is_written, note.is_some())
         };
         let (own, file) = (None, Some(1));

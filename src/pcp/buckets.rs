@@ -27,7 +27,7 @@ pub fn bucket_index(bounds: &BucketBounds, inst: u32) -> Option<usize> {
     number.filter(|&number| number < bounds.bucket_count())
 }
 
-/// Returns the instance id of a bucket, or of a peer. `None`: it does not fit into the 31 bits of a PCP instance id.
+/// Returns the instance id of a bucket. `None`: it does not fit into the 31 bits of a PCP instance id.
 #[must_use]
 pub fn instance_id(base: u32, number: impl TryInto<u32>) -> Option<u32> {
     let number = number.try_into().ok()?;

@@ -17,7 +17,9 @@ use crate::ids::Ids;
 use crate::journal::Journal;
 use crate::metrics::control::Control;
 use crate::procfs::process::ProcessId;
+use crate::rights::Rights;
 use crate::rights::privilege::NotAllowed;
+use nix::unistd::getuid;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -35,8 +37,8 @@ pub use transports::PeerKey;
 
 /// Function that reads the configuration.
 pub type ReadConfig = Box<dyn Fn() -> Result<LoadedConfig, ConfigError>>;
-/// Function that becomes the configured user and gives up all other rights. This cannot be undone.
-pub type EnterAccount = Box<dyn Fn(&Config) -> Result<(), NotAllowed>>;
+/// Function that opens the state file, becomes the configured user and gives up all other rights. This cannot be undone.
+pub type EnterAccount = Box<dyn Fn(&Config) -> Result<Journal, NotAllowed>>;
 
 /// Instance domains without instances.
 #[derive(Debug)]
@@ -69,8 +71,10 @@ pub struct Server {
     enter_account: EnterAccount,
     /// Time of the last check that the state file is in place.
     state_checked: Instant,
-    /// Configuration that [`EnterAccount`] was called with. `None`: there was no valid configuration yet.
-    entered_config: Option<Config>,
+    /// Rights that the process has since [`EnterAccount`] was called. `None`: there was no valid configuration yet.
+    rights: Option<Rights>,
+    /// Program of the worker process that reads sockets.
+    transport_program: PathBuf,
     work: Work,
 }
 
@@ -89,62 +93,78 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Creates the server and becomes the configured user. If the configuration is invalid, the server scans no
-    /// directory until a reload succeeds: it does not know which directories and users are excluded.
+    /// Creates the server, and begins with the configuration if it is valid. If not, the server serves `nixl.control` only, until a
+    /// reload succeeds: it does not know the user, the directories and the histograms of the operator.
     ///
     /// # Errors
     /// If the configured user is not available. The process must then end, because it would run as the wrong user.
     pub fn new(
         domain: u32,
-        journal: Journal,
         cache_path: PathBuf,
+        transport_program: PathBuf,
         loaded: Result<Config, ConfigError>,
         read_config: ReadConfig,
         enter_account: EnterAccount,
         indoms: Indoms,
     ) -> Result<Self, NotAllowed> {
-        let no_directories = Config {
+        let nothing = Config {
             telemetry_dir: Vec::new(),
+            max_agents: 1,
             ..Config::default()
         };
-        let config = loaded.as_ref().unwrap_or(&no_directories);
-        if loaded.is_ok() {
-            enter_account(config)?;
-        }
-        Ok(Self {
-            collector: Collector::new(config),
+        let mut server = Self {
+            collector: Collector::new(&nothing),
             ids: Ids::new(cache_path),
-            journal,
-            phase: Phase::Start,
+            journal: Journal::default(),
+            phase: Phase::NoConfiguration,
             domain,
             indoms,
             refreshed: Instant::now(),
             control: Control {
-                drain_interval: config.drain_interval,
-                config_loads: u32::from(loaded.is_ok()),
-                config_read: loaded.is_ok().then(since_epoch),
-                config_error: loaded
-                    .as_ref()
-                    .err()
-                    .map(ToString::to_string)
-                    .unwrap_or_default(),
+                drain_interval: nothing.drain_interval,
                 ..Control::default()
             },
             users: HashMap::new(),
             read_config,
             enter_account,
-            entered_config: loaded.is_ok().then(|| config.clone()),
+            rights: None,
+            transport_program,
             state_checked: Instant::now(),
             work: Work::Nothing,
-        })
+        };
+        match loaded {
+            Ok(config) => {
+                server.begin(&config)?;
+                server.note_configuration(&config, since_epoch());
+            }
+            Err(err) => server.control.config_error = err.to_string(),
+        }
+        Ok(server)
     }
 
-    /// Sets the program of the worker process that reads sockets. Without it none are read.
-    pub fn set_transport_program(&mut self, program: PathBuf) {
+    /// Becomes the user of the first valid configuration, and begins to work. Until then the process has no other thread: one that a
+    /// system call blocks would block setuid(2).
+    fn begin(&mut self, config: &Config) -> Result<(), NotAllowed> {
+        let rights = Rights::of(config, getuid().as_raw());
+        self.journal = (self.enter_account)(config)?;
+        self.rights = Some(rights);
+        self.collector = Collector::new(config);
+        let program = self.transport_program.clone();
         self.collector.set_transport_program(program);
+        self.phase = Phase::Start;
+        Ok(())
     }
 
-    /// True if another pmdanixl drains the rings of this host. Then only `nixl.control` has values.
+    /// Notes that a configuration is in force, for `nixl.control`.
+    fn note_configuration(&mut self, config: &Config, when: Duration) {
+        self.control.drain_interval = config.drain_interval;
+        self.control.config_error.clear();
+        self.control.config_loads += 1;
+        self.control.config_read = Some(when);
+    }
+
+    /// True if this process does not drain: there was no valid configuration yet, or another pmdanixl drains the rings of this host.
+    /// Then only `nixl.control` has values.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.phase != Phase::Serving
@@ -175,7 +195,11 @@ impl Server {
         if !self.start_serving() {
             return;
         }
-        let first = is_first.then(Allowance::first_drain);
+        self.collect_within(budget, is_first.then(Allowance::first_drain));
+    }
+
+    /// Scans and drains. `first`: the time for a first scan, which finds all files.
+    fn collect_within(&mut self, budget: TimeBudget, first: Option<Allowance>) {
         while !self.scan(budget.scan) && first.is_some_and(|first| first.has_time()) {}
         let mut in_time = self.drain_all(budget, first.unwrap_or_else(Allowance::answer));
         if self.collector.wants_rescan() {

@@ -7,6 +7,7 @@ use crate::procfs::agent_state::AgentState;
 use crate::procfs::facts::Facts;
 use crate::procfs::process::{self, Holder, ProcessId};
 use crate::procfs::process_scan::{ProcessScan, topmost};
+use crate::procfs::sharers::Sharers;
 use crate::shm::LeaseKind;
 use nix::sys::stat::fstat;
 use std::fs::File;
@@ -37,6 +38,8 @@ pub struct Liveness {
     lease_kind: LeaseKind,
     /// Process that writes, as of the last process scan.
     writer: Option<ProcessId>,
+    /// Processes that write at the same time, as of the last process scan.
+    sharers: Option<Sharers>,
     /// Last known writer before the last producer restart.
     previous_writer: Option<ProcessId>,
     /// Facts of the last known writer, also after its end.
@@ -79,6 +82,7 @@ impl Liveness {
             holder,
             lease_kind,
             writer: None,
+            sharers: None,
             previous_writer: None,
             process_facts: None,
             unlinked: false,
@@ -143,6 +147,12 @@ impl Liveness {
         self.writer
     }
 
+    /// Returns the unrelated processes that write at the same time, as of the last process scan; `None` if there are not several.
+    #[must_use]
+    pub fn sharers(&self) -> Option<&Sharers> {
+        self.sharers.as_ref()
+    }
+
     /// Returns the facts of the last known writer, also after its end. `None` before a process scan has shown the writer, and after
     /// a producer restart.
     #[must_use]
@@ -174,7 +184,9 @@ impl Liveness {
         self.holder = process::holder(file, self.lease_kind);
         let has_no_holder = self.has_no_holder();
         self.no_holder_since = has_no_holder.then(|| self.no_holder_since.unwrap_or(now));
-        self.writer = self.writer.filter(|_| !has_no_holder);
+        if has_no_holder {
+            (self.writer, self.sharers) = (None, None);
+        }
         has_no_holder
     }
 
@@ -195,6 +207,8 @@ impl Liveness {
                 let has_ended = self.writer.take().is_some();
                 self.needs_scan |= has_ended || had_no_holder || self.change_time != old_time;
             }
+            let mut sharers = self.sharers.iter().flat_map(Sharers::named);
+            self.needs_scan |= sharers.any(|sharer| !runs(sharer));
         }
         let since_event = now.saturating_duration_since(self.last_event);
         match self.holder {
@@ -230,11 +244,15 @@ impl Liveness {
         needs_scan || (is_full && self.holder != Holder::Absent)
     }
 
-    /// Applies the result of a process scan, if the scan looked for the writer of this file.
-    pub fn end_process_scan(&mut self, process_scan: &ProcessScan, id: FileId, path: &Path) {
-        let Some(before_scan) = process_scan.request.files.get(&id) else {
-            return;
-        };
+    /// Applies the result of a process scan, if the scan looked for the writer of this file. Returns the processes that write at the
+    /// same time, if their set is another one than before.
+    pub fn end_process_scan(
+        &mut self,
+        process_scan: &ProcessScan,
+        id: FileId,
+        path: &Path,
+    ) -> Option<&Sharers> {
+        let before_scan = process_scan.request.files.get(&id)?;
         let agents = process_scan.processes_of(id, path).into_iter();
         let agents = Vec::from_iter(agents.filter(|process| process.is_agent()));
         let (old_writer, previous_writer) = (self.writer, self.previous_writer);
@@ -257,6 +275,10 @@ impl Liveness {
         // overlayfs shows a file with another device number, but with its inode number.
         let has_only_readers = process_scan.is_complete && !process_scan.may_have_writer(id.ino);
         self.only_readers_since = has_only_readers.then_some(before_scan.changed);
+        let old_sharers = std::mem::replace(&mut self.sharers, Sharers::of(&agents));
+        self.sharers
+            .as_ref()
+            .filter(|sharers| Some(*sharers) != old_sharers.as_ref())
     }
 }
 

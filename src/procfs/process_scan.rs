@@ -10,7 +10,7 @@ use crate::procfs::facts::Facts;
 use crate::procfs::facts::pods::Pods;
 use crate::procfs::process::{INIT_PID, ProcessId, ProcessStat, has_ended, sees_host};
 use crate::procfs::scan_threads::ScanContext;
-use nix::unistd::{Uid, User, geteuid};
+use nix::unistd::geteuid;
 use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -33,7 +33,7 @@ const MAX_LINE: u64 = 8192;
 /// What a process scan looks for.
 #[derive(Debug, Default)]
 pub struct ScanRequest {
-    /// Files as they were before the scan. The scan reads the names of their owners, and facts of the processes that write them.
+    /// Files as they were before the scan. The scan reads facts of the processes that write them.
     pub files: HashMap<FileId, FileFacts>,
     /// Inode numbers of these and other files. The scan finds the processes that have them mapped. `None`: all files.
     pub inodes: Option<HashSet<u64>>,
@@ -85,14 +85,14 @@ pub struct ProcessScan {
     by_inode: HashMap<u64, Vec<(String, MappingProcess)>>,
     /// Facts of the processes that write the requested files.
     pub facts: HashMap<ProcessId, Facts>,
-    /// Names of the owners of the requested files, by user id.
-    pub user_names: HashMap<u32, String>,
     /// Names of pods.
     pub pods: Pods,
     /// Processes with a NIXL backend loaded, except pmdanixl.
     pub nixl_processes: Vec<NixlProcess>,
     /// True if no process was hidden. Then no process writes to a file without a mapping.
     pub is_complete: bool,
+    /// True if this process has no permission to read a process that is visible.
+    pub has_unreadable: bool,
     /// Time that the scan took.
     pub duration: Duration,
 }
@@ -132,12 +132,9 @@ impl ProcessScan {
         let names = list_names_at(Path::new("/proc")).unwrap_or_default();
         let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
         let pids: Vec<u32> = pids.collect();
-        let users: HashSet<u32> = request.files.values().map(|file| file.uid).collect();
         let mut scan = Self {
             // With hidepid (proc(5)) the init process is hidden as well.
             is_complete: sees_host() && pids.contains(&INIT_PID),
-            // Here, since the answer may come from a server on the network and take long.
-            user_names: users.into_iter().map(|uid| (uid, user_name(uid))).collect(),
             pods: Pods::read(&request.pod_logs),
             request,
             ..Self::default()
@@ -146,8 +143,10 @@ impl ProcessScan {
             if let Err(err) = scan.read_process(pid, context) {
                 // A process that may not be read may have anything mapped. The host's init process is not an agent, and some
                 // kernels deny access to it.
-                let is_init = pid == INIT_PID && err.kind() == ErrorKind::PermissionDenied;
+                let is_denied = err.kind() == ErrorKind::PermissionDenied;
+                let is_init = pid == INIT_PID && is_denied;
                 scan.is_complete &= has_ended(&err) || is_init;
+                scan.has_unreadable |= is_denied && !is_init;
             }
         }
         scan.duration = started.elapsed();
@@ -296,13 +295,6 @@ impl MappingProcess {
     pub fn is_pmdanixl(&self, users: &[u32]) -> bool {
         self.command == "pmdanixl" && (self.uid == 0 || users.contains(&self.uid))
     }
-}
-
-/// Returns the name of a user, or the number of a user without a name.
-#[must_use]
-pub fn user_name(uid: u32) -> String {
-    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-    user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 /// Returns `device path` and inode of a line of maps, if it is a writable shared mapping of a file (proc_pid_maps(5)).

@@ -134,7 +134,7 @@ impl AbandonedScan {
                 "process {pid}: reading its memory blocks, so a process scan was abandoned after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped; end it, or repair the file system that it waits for ({number} scans wait; with {MAX_ABANDONED}, no scan starts)"
             ),
             None => tracing::warn!(
-                "process scan: abandoned after 10 s: user names cannot be read; check the name service of the host ({number} scans wait; with {MAX_ABANDONED}, no scan starts)"
+                "process scan: abandoned after 10 s: it has read no process; check the directory of pod_logs ({number} scans wait; with {MAX_ABANDONED}, no scan starts)"
             ),
         }
     }

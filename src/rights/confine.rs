@@ -7,21 +7,19 @@
 use crate::config::{Config, DirectoryPattern};
 use crate::discovery::directory;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
-    RulesetStatus, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, path_beneath_rules,
 };
-use nix::unistd::User;
 use std::path::{Path, PathBuf};
 
 /// Newest rules of Landlock that this build uses. An older kernel enforces those that it has.
 const RULES: ABI = ABI::V5;
 
-/// Files and directories that look-ups of users and local times read.
-const LOOKED_UP: [&str; 6] = [
+/// Files and directories with users and local times.
+const LOOKED_UP: [&str; 5] = [
     "/proc",
     "/etc/passwd",
     "/etc/group",
-    "/etc/nsswitch.conf",
     "/etc/localtime",
     "/usr/share/zoneinfo",
 ];
@@ -35,6 +33,41 @@ pub struct OwnPaths {
     pub read: Vec<PathBuf>,
 }
 
+/// What Landlock allows with a configuration, beside [`OwnPaths`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confinement {
+    /// Paths and patterns of the directories of rings.
+    telemetry_dir: Vec<String>,
+    /// Paths and patterns of the directories of stores, which are only read.
+    multiproc_dir: Vec<String>,
+    ring_access: BitFlags<AccessFs>,
+}
+
+impl Confinement {
+    /// Returns what Landlock allows with a configuration.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let paths = |patterns: &[DirectoryPattern]| {
+            let paths = patterns.iter().map(|pattern| pattern.path.clone());
+            paths.collect()
+        };
+        Self {
+            telemetry_dir: paths(&config.telemetry_dir),
+            multiproc_dir: paths(&config.multiproc_dir),
+            ring_access: ring_access(config),
+        }
+    }
+}
+
+fn ring_access(config: &Config) -> BitFlags<AccessFs> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    match (config.observe, config.remove_exited_after) {
+        (true, _) => read,
+        (false, None) => read | AccessFs::WriteFile,
+        (false, Some(_)) => read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile,
+    }
+}
+
 /// Locks the process into its directories for good. Returns a text that says how far the kernel enforces that.
 ///
 /// # Errors
@@ -43,11 +76,7 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> 
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let change =
         read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
-    let rings = match (config.observe, config.remove_exited_after) {
-        (true, _) => read,
-        (false, None) => read | AccessFs::WriteFile,
-        (false, Some(_)) => read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile,
-    };
+    let rings = ring_access(config);
     let looked_up = LOOKED_UP.iter().map(PathBuf::from);
     let read_only = looked_up.chain(own.read.iter().cloned());
     let written = own.written.iter().map(|path| (path.clone(), change));
@@ -66,8 +95,6 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> 
             }
         }
     }
-    // The first look-up of a user loads libraries, which cannot be read afterwards.
-    let _ = User::from_name("nobody");
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(RULES))?
         .handle_access(AccessNet::from_all(RULES))?

@@ -6,8 +6,7 @@ use crate::config::{Config, UserAccount};
 use caps::{CapSet, Capability, CapsHashSet, securebits};
 use nix::errno::Errno;
 use nix::sys::prctl::set_no_new_privs;
-use nix::unistd::{Gid, Uid, getuid, initgroups, setgid, setuid};
-use std::ffi::CString;
+use nix::unistd::{Gid, Uid, getuid, setgid, setgroups, setuid};
 use std::fs::OpenOptions;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -28,29 +27,75 @@ pub struct NotAllowed {
 /// already has this user, or stays root, only loses capabilities. No program that it starts can have more.
 ///
 /// # Errors
-/// The kernel does not allow it.
+/// The kernel does not allow it. Then the same capabilities are in effect as before.
 pub fn limit(config: &Config) -> Result<(), NotAllowed> {
     let account = config.user.as_ref();
-    let refused = |errno| NotAllowed {
-        name: account.map_or("root".into(), |account| account.name.clone()),
-        errno,
-    };
+    let before = raise();
+    become_user(account, config).map_err(|errno| {
+        let _ = caps::set(None, CapSet::Effective, &before);
+        NotAllowed {
+            name: account.map_or("root".into(), |account| account.name.clone()),
+            errno,
+        }
+    })
+}
+
+fn become_user(account: Option<&UserAccount>, config: &Config) -> Result<(), Errno> {
     if let Some(account) = account.filter(|account| getuid().as_raw() != account.uid) {
         let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
-        let name = CString::new(account.name.as_str()).map_err(|_| refused(Errno::EINVAL))?;
+        let groups = [&[account.gid], &*account.groups].concat();
+        let groups: Vec<Gid> = groups.into_iter().map(Gid::from_raw).collect();
         // Otherwise setuid(2) clears all capabilities.
         let _ = securebits::set_keepcaps(true);
         setgid(gid)
-            .and_then(|()| initgroups(&name, gid))
-            .and_then(|()| setuid(uid))
-            .map_err(refused)?;
+            .and_then(|()| setgroups(&groups))
+            .and_then(|()| setuid(uid))?;
     }
     // A user other than root has no capabilities.
     if account.is_none() && !getuid().is_root() {
         return Ok(());
     }
-    keep_only(needed(getuid().as_raw(), config)).map_err(refused)?;
-    set_no_new_privs().map_err(refused)
+    let needed = needed(getuid().as_raw(), config);
+    keep_only(&needed, &needed)?;
+    set_no_new_privs()
+}
+
+/// Capabilities that some configuration needs, or that it takes to become its user.
+const OF_ANY_CONFIGURATION: [Capability; 8] = [
+    Capability::CAP_CHOWN,
+    Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_DAC_READ_SEARCH,
+    Capability::CAP_FOWNER,
+    Capability::CAP_LEASE,
+    Capability::CAP_SETGID,
+    Capability::CAP_SETUID,
+    Capability::CAP_SYS_PTRACE,
+];
+
+/// Puts all capabilities out of effect, until there is a valid configuration, and gives up those that no configuration needs.
+///
+/// # Errors
+/// The kernel does not allow it.
+pub fn suspend() -> Result<(), Errno> {
+    keep_only(&[], &OF_ANY_CONFIGURATION)?;
+    set_no_new_privs()
+}
+
+/// Runs a function with all capabilities in effect that the process may have.
+pub fn raised<T>(run: impl FnOnce() -> T) -> T {
+    let before = raise();
+    let result = run();
+    let _ = caps::set(None, CapSet::Effective, &before);
+    result
+}
+
+/// Puts all permitted capabilities into effect. Returns those that were in effect before.
+fn raise() -> CapsHashSet {
+    let [before, permitted] =
+        [CapSet::Effective, CapSet::Permitted].map(|set| caps::read(None, set).unwrap_or_default());
+    // Permitted capabilities may always be put into effect (capabilities(7)).
+    let _ = caps::set(None, CapSet::Effective, &permitted);
+    before
 }
 
 /// Capabilities of the process that reads sockets of other users' processes (pidfd_getfd(2)).
@@ -85,18 +130,21 @@ pub fn spawn_reader(command: &mut Command) -> std::io::Result<Child> {
 /// # Errors
 /// The kernel does not allow it.
 pub fn limit_reader() -> Result<(), Errno> {
-    keep_only(OF_READER.to_vec())?;
+    keep_only(&OF_READER, &OF_READER)?;
     set_no_new_privs()
 }
 
-/// Gives up all capabilities but these, for good.
-fn keep_only(needed: Vec<Capability>) -> Result<(), Errno> {
+/// Puts capabilities into effect, and gives up all but the permitted ones for good.
+fn keep_only(effective: &[Capability], permitted: &[Capability]) -> Result<(), Errno> {
     let had = caps::read(None, CapSet::Permitted).unwrap_or_default();
-    let kept: CapsHashSet = needed.into_iter().filter(|cap| had.contains(cap)).collect();
+    let kept = |all: &[Capability]| -> CapsHashSet {
+        let all = all.iter().copied();
+        all.filter(|cap| had.contains(cap)).collect()
+    };
     // Permitted last, since it bounds the others; then they cannot come back.
     let dropped = caps::clear(None, CapSet::Inheritable)
-        .and_then(|()| caps::set(None, CapSet::Effective, &kept))
-        .and_then(|()| caps::set(None, CapSet::Permitted, &kept));
+        .and_then(|()| caps::set(None, CapSet::Effective, &kept(effective)))
+        .and_then(|()| caps::set(None, CapSet::Permitted, &kept(permitted)));
     dropped.map_err(|_| Errno::EPERM)
 }
 
@@ -104,7 +152,7 @@ fn keep_only(needed: Vec<Capability>) -> Result<(), Errno> {
 /// DAC_READ_SEARCH to open it for reading, LEASE to find out whether another process has it open, SYS_PTRACE to read the mappings of
 /// other users' processes, FOWNER to remove another user's file from a directory like /tmp. Root needs DAC_OVERRIDE also to write to
 /// PCP's directories, which belong to PCP's user.
-fn needed(uid: u32, config: &Config) -> Vec<Capability> {
+pub(super) fn needed(uid: u32, config: &Config) -> Vec<Capability> {
     let is_root = Uid::from_raw(uid).is_root();
     let owners = config.owners.as_ref();
     if !is_root && owners.is_some_and(|owners| owners.iter().all(|&owner| owner == uid)) {
@@ -134,25 +182,6 @@ fn removes(config: &Config) -> bool {
     config.remove_exited_after.is_some() && drains(config)
 }
 
-/// True if a configuration needs rights that were given up by another one.
-#[must_use]
-pub fn asks_more(before: &Config, now: &Config) -> bool {
-    let uid = before.user.as_ref().map_or(0, |account| account.uid);
-    let kept = needed(uid, before);
-    // DAC_OVERRIDE includes DAC_READ_SEARCH.
-    let has = |cap: &Capability| {
-        kept.contains(cap)
-            || *cap == Capability::CAP_DAC_READ_SEARCH
-                && kept.contains(&Capability::CAP_DAC_OVERRIDE)
-    };
-    let is_locked_in = !before.proc_facts
-        && (now.telemetry_dir != before.telemetry_dir
-            || now.multiproc_dir != before.multiproc_dir
-            || drains(now) && !drains(before)
-            || removes(now) && !removes(before));
-    is_locked_in || now.proc_facts != before.proc_facts || !needed(uid, now).iter().all(has)
-}
-
 /// Returns the names of the effective capabilities as a text.
 #[must_use]
 pub fn in_force() -> String {
@@ -160,12 +189,18 @@ pub fn in_force() -> String {
     if effective.is_superset(&caps::runtime::thread_all_supported()) {
         return "all capabilities".into();
     }
-    let mut names: Vec<String> = effective.iter().map(ToString::to_string).collect();
+    names(effective)
+}
+
+/// Returns the names of capabilities as a text.
+pub(super) fn names(capabilities: impl IntoIterator<Item = Capability>) -> String {
+    let mut names: Vec<String> = { capabilities.into_iter() }
+        .map(|capability| capability.to_string())
+        .collect();
     names.sort_unstable();
-    if names.is_empty() {
-        "no capabilities".into()
-    } else {
-        names.join(", ")
+    match names.is_empty() {
+        true => "no capabilities".into(),
+        false => names.join(", "),
     }
 }
 
@@ -203,48 +238,6 @@ mod tests {
             .map(ToString::to_string)
             .collect();
         names.join(" ").replace("CAP_", "")
-    }
-
-    #[test]
-    fn what_was_given_up_and_is_asked_for_again_is_noticed() {
-        let with = |change: &dyn Fn(&mut Config)| {
-            let mut config = Config {
-                user: Some(UserAccount {
-                    name: "x".into(),
-                    uid: 4242,
-                    gid: 1,
-                }),
-                ..Config::default()
-            };
-            change(&mut config);
-            config
-        };
-        let base = with(&|_| ());
-        let (observe, own) = (
-            with(&|config| config.observe = true),
-            with(&|config| config.owners = Some(vec![4242])),
-        );
-        let (removes, locked) = (
-            with(&|config| config.remove_exited_after = Some(Duration::ZERO)),
-            with(&|config| config.proc_facts = false),
-        );
-        let elsewhere = with(&|config| {
-            config.proc_facts = false;
-            config.telemetry_dir.clear();
-        });
-        for (before, now, expected) in [
-            (&base, &base, false),
-            (&observe, &base, true),
-            (&own, &base, true),
-            (&base, &own, false),
-            (&base, &removes, true),
-            (&removes, &base, false),
-            (&base, &locked, true),
-            (&locked, &elsewhere, true),
-            (&base, &with(&|config| config.telemetry_dir.clear()), false),
-        ] {
-            assert_eq!(asks_more(before, now), expected, "{before:?}\n{now:?}");
-        }
     }
 
     #[test]

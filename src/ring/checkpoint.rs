@@ -18,6 +18,7 @@
 //!   leaves the bytes of the slots until it writes them again.
 
 use crate::base::file::{self, FileId};
+use crate::ring::layout::halves;
 use crate::ring::protocol::{Consumer, Load, ProducerState};
 use crate::ring::{Batch, Fingerprint, Ring};
 use std::cmp;
@@ -334,6 +335,12 @@ impl RingIdentity {
     #[must_use]
     pub fn is_unchanged(&self, later: &RingIdentity) -> bool {
         self.shows_changes && self.changed == later.changed
+    }
+
+    /// The version in the header of the ring.
+    #[must_use]
+    pub fn version(&self) -> i32 {
+        halves(self.versions)[0].cast_signed()
     }
 
     /// True if both are the same file with a ring of the same version and capacity.

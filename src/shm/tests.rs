@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
+use nix::sys::signal::raise;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -64,6 +67,51 @@ fn shortened_file_fails_this_access_and_later_ones() {
         Err(FileShortened)
     );
     assert_eq!(file.metadata().expect("open").len(), 0, "stores go nowhere");
+}
+
+#[test]
+fn sent_sigbus_does_not_disarm_the_guard() {
+    guard_against_sigbus().expect("a handler");
+    let file = tempfile::tempfile().expect("a temporary file");
+    file.set_len(4096).expect("room");
+    let mapping = Mapping::new(&file, 512).expect("mapped");
+    // To this thread, and so before the call returns: once beside an access, and once during an access.
+    raise(Signal::SIGBUS).expect("sent");
+    let found = mapping.access(|words| {
+        raise(Signal::SIGBUS).expect("sent");
+        words[0].load(Relaxed)
+    });
+    assert_eq!(found, Ok(0), "the mapping is whole");
+    file.set_len(0).expect("shorter");
+    assert_eq!(
+        mapping.access(|words| words[0].load(Relaxed)),
+        Err(FileShortened)
+    );
+}
+
+#[test]
+fn fault_outside_of_an_access_ends_the_process() {
+    guard_against_sigbus().expect("a handler");
+    let file = tempfile::tempfile().expect("a temporary file");
+    file.set_len(4096).expect("room");
+    let mapping = Mapping::new(&file, 512).expect("mapped");
+    file.set_len(0).expect("shorter");
+    // SAFETY: the child only loads a word and ends.
+    match unsafe { fork() }.expect("a child") {
+        ForkResult::Child => {
+            // SAFETY: the mapping is there, and its page is not, which raises SIGBUS.
+            let word = unsafe { mapping.map.as_ptr().read_volatile() };
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(word.into()) }
+        }
+        ForkResult::Parent { child } => {
+            let status = waitpid(child, None).expect("our child");
+            assert!(
+                matches!(status, WaitStatus::Signaled(_, Signal::SIGBUS, _)),
+                "{status:?}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -147,19 +147,22 @@ impl AgentStats {
         }
     }
 
-    /// Sets the bounds of the histograms of times. If they change, the histograms begin at zero and get new instance ids.
-    pub fn set_bounds(&mut self, bounds: &Bounds) {
-        self.set_bucket_bounds(BucketBounds::of(bounds));
+    /// Sets the bounds of the histograms of times. If they change, the histograms begin at zero and get new instance ids. Returns true
+    /// if they change.
+    pub fn set_bounds(&mut self, bounds: &Bounds) -> bool {
+        self.set_bucket_bounds(BucketBounds::of(bounds))
     }
 
-    fn set_bucket_bounds(&mut self, bucket_bounds: BucketBounds) {
-        if self.bucket_bounds != bucket_bounds {
+    fn set_bucket_bounds(&mut self, bucket_bounds: BucketBounds) -> bool {
+        let is_other = self.bucket_bounds != bucket_bounds;
+        if is_other {
             self.bucket_bounds = bucket_bounds;
             for times in [Histogram::XferTime, Histogram::PostTime] {
                 self.histograms[times as usize] = BucketCounts::default();
             }
             self.bucket_base = None;
         }
+        is_other
     }
 
     /// Returns the bounds of the histograms of times.

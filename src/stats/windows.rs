@@ -42,6 +42,14 @@ impl Windows {
         self.post_time.advance(ended);
         self.bandwidth.advance(ended);
     }
+
+    /// Returns when the windows are to be advanced. `None`: they have no values, so that time does not change them.
+    #[must_use]
+    pub fn next_change(&self) -> Option<Instant> {
+        let all = [&self.xfer_time, &self.post_time, &self.bandwidth];
+        let have_values = all.iter().any(|window| window.count() > 0);
+        have_values.then_some(self.part_ends)
+    }
 }
 
 #[cfg(test)]

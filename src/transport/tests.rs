@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::procfs::process_scan::library::Libraries;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 fn id(pid: u32) -> ProcessId {
@@ -27,8 +28,13 @@ fn found(pid: u32, uid: u32, library: &[u8]) -> NixlProcess {
 fn transports(found: &[NixlProcess]) -> Transports {
     let mut transports = Transports::default();
     transports.set_program("/none".into());
-    transports.set_processes(found, None);
+    scan(&mut transports, found);
     transports
+}
+
+/// Applies a process scan that has found these processes. Returns true if they are others than before.
+fn scan(transports: &mut Transports, found: &[NixlProcess]) -> bool {
+    transports.set_processes(found, None, &mut ClockIds::default())
 }
 
 fn apply(transports: &mut Transports, response: Response) -> Option<ProcessId> {
@@ -134,7 +140,7 @@ fn lost_bytes_leave_the_share_without_a_value() {
             received: 0,
         };
         let now = Instant::now() + Duration::from_secs(seconds);
-        agent.update(transports.get(id(1)), nixl, now);
+        agent.update(transports.get(id(1)), nixl, &mut ClockIds::default(), now);
         agent.tcp_share()
     };
     assert_eq!(read(0, 0, 0, false), None);
@@ -154,10 +160,13 @@ fn process_that_a_scan_could_not_read_keeps_its_sums() {
     let ended = id(u32::MAX);
     let mut transports = transports(&[process(own), process(ended)]);
     apply(&mut transports, reading(own, 5));
-    assert!(transports.set_processes(&[], None), "one has ended");
+    assert!(scan(&mut transports, &[]), "one has ended");
     let sent = |transports: &Transports| transports.get(own)?.traffic.map(|all| all.sent);
     assert_eq!((sent(&transports), transports.iter().count()), (Some(5), 1));
-    assert!(transports.set_processes(&[], Some(&vec![8])), "no owner");
+    assert!(
+        transports.set_processes(&[], Some(&vec![8]), &mut ClockIds::default()),
+        "no owner"
+    );
     assert_eq!(sent(&transports), None);
 }
 
@@ -171,25 +180,47 @@ fn process_without_a_row_goes_on_from_its_sums() {
     let mut transports = transports(std::slice::from_ref(&process));
     apply(&mut transports, reading(own, 5));
     let sent = |transports: &Transports| transports.get(own)?.traffic.map(|all| all.sent);
+    let instance = |transports: &Transports| transports.get(own).map(|process| process.instance);
+    let first = instance(&transports);
     // Older processes of its user, which have ended, have all rows.
     let older = |pid| NixlProcess {
         id: ProcessId { pid, start: 0 },
         ..found(pid, 7, b"/l")
     };
     let many: Vec<_> = { 1 << 30.. }.take(MAX_PROCESSES).map(older).collect();
-    assert!(transports.set_processes(&[&many[..], std::slice::from_ref(&process)].concat(), None));
+    assert!(scan(
+        &mut transports,
+        &[&many[..], std::slice::from_ref(&process)].concat()
+    ));
     assert_eq!(sent(&transports), None);
-    assert!(transports.set_processes(std::slice::from_ref(&process), None));
+    assert!(scan(&mut transports, std::slice::from_ref(&process)));
     assert_eq!(sent(&transports), Some(5));
     // Then it has no NIXL any more.
     for _ in 1..MAX_MISSED {
-        assert!(!transports.set_processes(&[], None));
+        assert!(!scan(&mut transports, &[]));
         assert_eq!(sent(&transports), Some(5));
     }
-    assert!(transports.set_processes(&[], None));
+    assert!(scan(&mut transports, &[]));
     assert_eq!((sent(&transports), transports.iter().count()), (None, 0));
-    assert!(transports.set_processes(&[process], None));
+    assert!(scan(&mut transports, std::slice::from_ref(&process)));
     assert_eq!(sent(&transports), Some(5));
+    assert_eq!(instance(&transports), first);
+    // Under another name it is another instance, and a later daemon begins at zero.
+    let renamed = NixlProcess {
+        command: "worker".into(),
+        ..process.clone()
+    };
+    // Beyond all ids that the scans above have drawn within one tick of the clock.
+    let mut ids = ClockIds::default();
+    std::iter::repeat_with(|| ids.draw()).nth(2 * MAX_PROCESSES);
+    transports.set_processes(&[renamed], None, &mut ids);
+    assert_eq!(sent(&transports), Some(5));
+    let second = instance(&transports);
+    let mut later = Transports::default();
+    later.set_program("/none".into());
+    later.set_processes(&[process], None, &mut ids);
+    let all = HashSet::from([first, second, instance(&later)]);
+    assert_eq!((all.len(), all.contains(&None)), (3, false));
 }
 
 #[test]
@@ -204,14 +235,19 @@ fn old_reading_has_no_share_and_leaves_the_sums() {
             sent: bytes,
             received: 0,
         };
-        agent.update(transports.get(id(1)), nixl, now);
+        agent.update(transports.get(id(1)), nixl, &mut ClockIds::default(), now);
     }
     assert_eq!(agent.tcp_share(), Some(1.0));
     let later = now + Duration::from_secs(10) + MAX_READING_AGE;
     assert!(transports.drop_old_readings(later).is_empty());
     let later = later + Duration::from_millis(1);
     assert_eq!(transports.drop_old_readings(later), [id(1)]);
-    agent.update(transports.get(id(1)), Bytes::default(), later);
+    agent.update(
+        transports.get(id(1)),
+        Bytes::default(),
+        &mut ClockIds::default(),
+        later,
+    );
     let process = transports.get(id(1)).expect("there");
     assert_eq!(agent.tcp_share(), None);
     assert!(process.reading().is_none());

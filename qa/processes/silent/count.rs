@@ -71,11 +71,13 @@ fn silent_has_a_value_only_if_all_processes_are_visible() {
     let [core, plugin] = libraries(|name| home.path(name));
     let _process = mapper(&[&core, &plugin]);
     let pmcd = Pmcd::start(&home);
-    let value = || pmcd.values("nixl.agents.silent").remove("");
+    let value = |pmcd: &Pmcd| pmcd.values("nixl.agents.silent").remove("");
     if sees_all_processes() {
-        let silent = wait_for("silent processes are counted", value);
+        let silent = wait_for("silent processes are counted", || value(&pmcd));
         assert!(silent >= 1, "{silent}");
     }
-    pmcd.configure(&home, "proc_facts = false");
-    assert_eq!(value(), None, "no process scan");
+    pmcd.stop();
+    home.set("proc_facts = false");
+    let pmcd = Pmcd::start_with(&home, "again", |_| ());
+    assert_eq!(value(&pmcd), None, "no process scan");
 }

@@ -2,12 +2,13 @@
 
 //! Connections that come and go, and those of processes that stop, fork and end.
 
-use super::{Process, Tcp, ring, row_goes, row_when, rows, start};
+use super::{Process, Tcp, pids, ring, row_goes, row_when, rows, start};
 use crate::support::Home;
 use crate::support::fleet::is_possible;
+use crate::support::pdu::Link;
 use crate::support::scripted::libraries;
 use nix::sys::signal::Signal;
-use std::time::Duration;
+use pmdanixl::metrics::{PEERS, PROCESSES};
 
 /// Bytes that the kernel counts for the SYN of a connection, as sent by the process that opened it.
 const SYN: u64 = 1;
@@ -145,6 +146,12 @@ fn child_forked_between_two_readings_takes_no_bytes_of_its_parent() {
     row_when(&mut link, pid, "exact", |row| row.sent == 1500 + SYN);
 }
 
+/// Instance id of a process.
+fn instance_of(link: &mut Link, pid: u32) -> Option<u32> {
+    let mut pids = pids(link).into_iter();
+    pids.find_map(|(instance, other)| (other == pid).then_some(instance))
+}
+
 #[test]
 fn process_with_a_reused_pid_gets_a_row_of_its_own() {
     if !is_possible() {
@@ -157,16 +164,9 @@ fn process_with_a_reused_pid_gets_a_row_of_its_own() {
     first.run(&format!("all = connect({to}); send(all, 1000)"));
     let mut link = start(&home);
     row_when(&mut link, pid, "of the first", |row| row.sent == 1000 + SYN);
-    let instance = |link: &mut crate::support::pdu::Link| {
-        let instances = link.fetch(&["process.tcp.tx_bytes"]).expect("an answer");
-        let mut instances = instances[0].keys().copied();
-        instances.find(|instance| instance % (1 << 22) == pid)
-    };
-    let before = instance(&mut link).expect("there");
+    let before = instance_of(&mut link, pid).expect("there");
     drop(first);
     let last = format!("{}", pid - 1);
-    // Instance ids have the second of the start.
-    std::thread::sleep(Duration::from_secs(1));
     // Another process may get the pid.
     let mut second = crate::support::wait_for("a process gets the pid", || {
         std::fs::write("/proc/sys/kernel/ns_last_pid", &last).expect("root may");
@@ -176,7 +176,43 @@ fn process_with_a_reused_pid_gets_a_row_of_its_own() {
     second.run(&format!("all = connect({to}); send(all, 30)"));
     let _ring = ring(&home, "new");
     row_when(&mut link, pid, "of the second", |row| row.sent == 30 + SYN);
-    assert_ne!(instance(&mut link), Some(before));
+    assert_ne!(instance_of(&mut link, pid), Some(before));
+}
+
+#[test]
+fn restarted_daemon_gives_processes_and_peers_other_ids() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let (_server, to) = server();
+    // The process of the agent, which is also that of its ring.
+    let ring = ring(&home, "agent");
+    let mut files = vec![home.ring("agent")];
+    files.extend(libraries(&home));
+    let mut process = Process::with_files(&[], &files);
+    drop(ring);
+    process.run(&format!("all = connect({to}); send(all, 1000)"));
+    let mut instances = Vec::new();
+    for added in [0, 30] {
+        process.run(&format!("send(all, {added})"));
+        let mut link = start(&home);
+        row_when(&mut link, process.pid(), "read", |row| row.sent >= 1000);
+        // Counters begin at zero with each daemon.
+        let peers = crate::support::wait_for("the peer has a row", || {
+            let peers = link.instances_of(PEERS).expect("an answer");
+            (!peers.is_empty()).then_some(peers)
+        });
+        let processes = link.instances_of(PROCESSES).expect("an answer");
+        assert_eq!((processes.len(), peers.len()), (1, 1));
+        instances.push([processes, peers]);
+        // As after SIGKILL: nothing is saved.
+        drop(link);
+    }
+    for (before, after) in instances[0].iter().zip(&instances[1]) {
+        assert!(before.values().eq(after.values()), "{before:?} {after:?}");
+        assert!(before.keys().ne(after.keys()), "{before:?} {after:?}");
+    }
 }
 
 #[test]

@@ -25,7 +25,9 @@ use pmdanixl::collector::Collector;
 use pmdanixl::config::{self, Config};
 use pmdanixl::error::ConfigError;
 use pmdanixl::ids::Ids;
-use pmdanixl::journal::{Journal, StateContents};
+use pmdanixl::journal::record::SavedAgent;
+use pmdanixl::journal::{ExpiredTotals, Journal, StateContents};
+use pmdanixl::rights::Rights;
 use pmdanixl::shm::guard_against_sigbus;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -281,6 +283,31 @@ impl Core {
         journal.expire(Some(gone), &Default::default());
     }
 
+    /// Kills the daemon, and reads the agents and the sums of expired agents in its state file.
+    pub fn kill_and_read(&mut self) -> (Vec<SavedAgent>, ExpiredTotals) {
+        self.kill();
+        let (mut journal, found) = self.journal();
+        let saved = found.records.into_iter().map(|(_, saved)| saved);
+        (saved.collect(), journal.expired().expect("a state file"))
+    }
+
+    /// A number above all instance ids, and all bases of histogram ids, that were ever given.
+    pub fn next_id(&self) -> u32 {
+        self.running.as_ref().expect("it runs").ids.next()
+    }
+
+    /// Attached files, with the name of their agent in front.
+    pub fn files(&self) -> Vec<String> {
+        let agents = self.agents().iter();
+        let files = agents.flat_map(|agent| {
+            let files = agent.attached();
+            files.map(|(_, path)| format!("{} {}", agent.name.instance, path.display()))
+        });
+        let mut files: Vec<_> = files.collect();
+        files.sort();
+        files
+    }
+
     /// Locks and reads the state file that the last daemon left.
     fn journal(&self) -> (Journal, StateContents) {
         let mut journal = Journal::open(&self.home.state);
@@ -368,6 +395,16 @@ impl Running {
         let all = self.instances.iter();
         all.filter_map(|(&key, &id)| Some((id?, self.agents.get(key)?)))
     }
+}
+
+/// Checks that a daemon of root that runs with these keys of nixl.conf may take over others.
+pub fn is_reload_allowed(before: &str, after: &str) -> Result<(), String> {
+    let [before, after] = [before, after].map(|keys| {
+        let loaded = config::parse(Path::new("nixl.conf"), &format!("[nixl]\n{keys}"));
+        loaded.expect("valid keys").config
+    });
+    let allowed = Rights::of(&before, 0).allow(&after);
+    allowed.map_err(|err| err.to_string())
 }
 
 /// Pushes one event of so many bytes.

@@ -42,20 +42,22 @@ impl Agent {
         if self.entry.starts != starts {
             self.outdate_facts();
         }
-        let had_exited = self.entry.agent_state == AgentState::Exited;
-        if outcome.exited && !self.has_files() {
-            self.entry.agent_state = AgentState::Exited;
-        }
-        self.update_state(&now, &shared.config);
+        self.update_state(&now, outcome.exited, shared);
         self.publish(now.stamp, &mut shared.journal);
-        if had_exited != (self.entry.agent_state == AgentState::Exited) {
-            shared.journal.commit(self.record, &self.entry);
-        }
         outcome
     }
 
-    /// Updates the liveness of the agent from that of its files.
-    pub(crate) fn update_state(&mut self, now: &Now, config: &Config) {
+    /// Updates the liveness of the agent from that of its files. `has_ended`: the last process that could write one has ended.
+    pub(crate) fn update_state(&mut self, now: &Now, has_ended: bool, shared: &mut Shared) {
+        let had_exited = self.entry.agent_state == AgentState::Exited;
+        self.entry.agent_state = self.state(now, has_ended, &shared.config);
+        // The only part of it that survives a restart.
+        if had_exited != (self.entry.agent_state == AgentState::Exited) {
+            shared.journal.commit(self.record, &self.entry);
+        }
+    }
+
+    fn state(&self, now: &Now, has_ended: bool, config: &Config) -> AgentState {
         let lives = self.sources.iter().map(|source| &source.file.liveness);
         let lately =
             (self.entry.stats.events > 0 || self.has_stores()) && self.idle(now) < config.retain;
@@ -63,13 +65,15 @@ impl Agent {
         // Of several files the liveliest counts.
         let most =
             lives.max_by_key(|&life| (life == AgentState::Live, life == AgentState::Unknown));
-        self.entry.agent_state = match most {
+        match most {
             Some(AgentState::Live) if self.idle(now) >= config.idle_after => AgentState::Idle,
             Some(life) => life,
             // A process may still write a ring that is damaged, or in a directory that is not scanned now.
-            None if self.entry.agent_state != AgentState::Exited => AgentState::Unknown,
+            None if !has_ended && self.entry.agent_state != AgentState::Exited => {
+                AgentState::Unknown
+            }
             None => AgentState::Exited,
-        };
+        }
     }
 }
 

@@ -94,9 +94,17 @@ impl Agent {
     }
 
     /// Returns the process that writes its files. If it is not known, the one that its store names, unless the agent has exited.
+    /// `None` if several processes write one file.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         let mut sources = self.sources.iter().rev();
+        // Of several processes, none is the agent's.
+        if sources
+            .clone()
+            .any(|source| source.file.liveness.sharers().is_some())
+        {
+            return None;
+        }
         let known = sources.find_map(|source| Some(source.file.liveness.writer()?.pid));
         let lives = self.entry.agent_state != AgentState::Exited;
         let said = || u32::try_from(self.store()?.description.pid).ok();

@@ -250,6 +250,47 @@ fn instance_name_that_pcp_cannot_have_is_damaged() {
 }
 
 #[test]
+fn renamed_agent_keeps_all_but_its_id() {
+    let words = record();
+    create(&words, &name(), &entry(100));
+    replace(&words, &entry(200));
+    set_id(&words, 3);
+    let mut entry = entry(300);
+    entry.stats.bucket_base = None;
+    rename(&words, "x", &entry);
+    let saved = read(&words).expect("whole").expect("in use");
+    let instance = "x".into();
+    let expected = Name { instance, ..name() };
+    assert_eq!((saved.name, saved.id, saved.entry), (expected, None, entry));
+}
+
+#[test]
+fn interrupted_rename_leaves_no_instance_name() {
+    let (words, renamed) = (record(), record());
+    for words in [&words, &renamed] {
+        create(words, &name(), &entry(100));
+        set_id(words, 3);
+    }
+    rename(&renamed, "another%20name", &entry(200));
+    // The stores of a rename but the last one, in their order.
+    let lengths = words[LENGTHS].load(Relaxed);
+    words[LENGTHS].store(lengths & !(0xffff << 16), Relaxed);
+    let (text, texts) = TEXTS[1];
+    let stores = [INSTANCE_ID]
+        .into_iter()
+        .chain(ENTRIES[1]..ENTRIES[1] + ENTRY_WORDS);
+    for at in stores.chain([GENERATION]).chain(text..text + texts) {
+        let saved = read(&words).expect("whole").expect("in use");
+        assert_eq!(saved.name.instance, "");
+        let generation = words[GENERATION].load(Relaxed);
+        assert_eq!(saved.entry, entry(100 * (1 + generation)));
+        words[at].store(renamed[at].load(Relaxed), Relaxed);
+    }
+    words[LENGTHS].store(renamed[LENGTHS].load(Relaxed), Relaxed);
+    assert_eq!(read(&words), read(&renamed));
+}
+
+#[test]
 fn counts_saturate() {
     let words = record();
     let mut entry = Entry {

@@ -12,9 +12,11 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// If they were counted, the totals of the file could not be continued: its batches in flight would count twice.
 const READ_PATIENCE: Duration = Duration::from_secs(60);
 
-/// State of the lock that decides which pmdanixl drains.
+/// Whether this process drains, and what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
+    /// There was no valid configuration yet. No state is restored or written, and no directory is scanned.
+    NoConfiguration,
     /// The lock on the state file was not tried yet.
     Start,
     /// Another process has the lock.
@@ -27,11 +29,13 @@ pub(super) enum Phase {
 
 impl Server {
     /// Takes the lock on the state file and restores the agents from it. Returns true if this process drains. Without a
-    /// usable state file it drains as well, and totals end with the process. Before that it tries to read a file that has totals
+    /// valid configuration it does neither. Without a usable state file it drains as well, and totals end with the process. Before that it tries to read a file that has totals
     /// for [`READ_PATIENCE`].
     pub(super) fn start_serving(&mut self) -> bool {
-        if self.phase == Phase::Serving {
-            return true;
+        match self.phase {
+            Phase::Serving => return true,
+            Phase::NoConfiguration => return false,
+            _ => {}
         }
         let shown = self.journal.path().display().to_string();
         let mut records = Vec::new();

@@ -4,37 +4,30 @@
 
 use super::Server;
 use crate::agents::{Agent, AgentKey};
-use crate::pcp::buckets;
 use crate::procfs::process::ProcessId;
 use crate::transport::TransportProcess;
 use crate::transport::peers::Peer;
 use serde_json::{Value, json};
-use std::net::IpAddr;
 
-/// Agent, number and address of a peer. The number alone can mean another peer later.
-pub type PeerKey = (AgentKey, u32, IpAddr);
+/// Agent and instance id of a peer.
+pub type PeerKey = (AgentKey, u32);
 
 impl Server {
     /// Updates the instance domains of processes and of peers.
     pub(super) fn update_transport_indoms(&mut self) {
         let processes = self.collector.transports().iter();
-        let processes = processes.map(|process| {
-            (
-                process.instance_id(),
-                process.instance_name(),
-                process.found.id,
-            )
-        });
+        let processes =
+            processes.map(|process| (process.instance, process.instance_name(), process.found.id));
         self.indoms.processes.replace(&Vec::from_iter(processes));
         let mut peers = Vec::new();
-        for (id, key) in self.indoms.agents.iter() {
+        for (_, key) in self.indoms.agents.iter() {
             let Some(agent) = self.collector.get(key) else {
                 continue;
             };
             for peer in agent.transport.peers.iter() {
                 let name = format!("{}::{}", agent.name.instance, peer.address);
-                if let Some(instance) = buckets::instance_id(id, peer.number) {
-                    peers.push((instance, name, (key, peer.number, peer.address)));
+                if let Some(instance) = peer.instance {
+                    peers.push((instance, name, (key, instance)));
                 }
             }
         }
@@ -47,9 +40,9 @@ impl Server {
     }
 
     /// Returns a peer and its agent.
-    pub(super) fn peer(&self, (key, number, _): PeerKey) -> Option<(&Agent, &Peer)> {
+    pub(super) fn peer(&self, (key, instance): PeerKey) -> Option<(&Agent, &Peer)> {
         let agent = self.collector.get(key)?;
-        Some((agent, agent.transport.peers.get(number)?))
+        Some((agent, agent.transport.peers.get(instance)?))
     }
 
     /// Returns the labels of a process as a JSON object.

@@ -254,3 +254,45 @@ fn unheld_file_counts_its_time_and_is_gone_when_unlinked() {
         HolderCheck::Gone
     );
 }
+
+#[test]
+fn several_writers_are_returned_once_for_each_set() {
+    let (file, facts, now) = file();
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
+    // Beyond the largest process id, so that none of them runs.
+    let process = |number: u32| ProcessId {
+        pid: 4_200_000_000 + number,
+        start: number.into(),
+    };
+    let mut shown = |writers: u32| {
+        let child = (process(100), process(0).pid);
+        let all = (0..writers).map(|number| (process(number), 1)).rev();
+        let all = Vec::from_iter(all.chain([child]));
+        let process_scan = ProcessScan::of_processes(&facts, file.path(), &all);
+        let sharers = liveness.end_process_scan(&process_scan, facts.id, file.path());
+        sharers.map(ToString::to_string)
+    };
+    assert_eq!(shown(1), None, "a forked process is not another writer");
+    let two = shown(2).expect("two processes");
+    assert!(
+        two.starts_with("2 processes write this ring: pid 4200000000, 4200000001; "),
+        "{two}"
+    );
+    assert_eq!(shown(2), None, "the set is the one before");
+    let many = shown(12).expect("a new set");
+    assert!(
+        many.starts_with("12 processes ") && many.contains(", 4200000007 and 4 more; "),
+        "{many}"
+    );
+    assert_eq!(shown(1), None);
+    assert_eq!(shown(2), Some(two), "several again");
+    assert_eq!(
+        liveness.sharers().map(|sharers| sharers.named().len()),
+        Some(2)
+    );
+    let later = now + 2 * CHECK_PERIOD;
+    liveness.begin_process_scan(false);
+    let _reader = File::open(file.path()).expect("there");
+    liveness.check(file.as_file(), later, CHECK_PERIOD);
+    assert!(liveness.needs_scan(), "one of them has ended");
+}

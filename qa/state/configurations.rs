@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! A start with a configuration and a reload of it leave the same: random pairs of configurations, after random histories.
+
+use crate::support::kit::store_writer::{StoreWriter, TX_BYTES, Who, monotonic};
+use crate::support::kit::{Core, is_reload_allowed};
+use crate::support::wait_for;
+use crate::support::writer::{Layout, RingWriter};
+use pmdanixl::journal::record::{Entry, Lifecycle, SavedAgent};
+use pmdanixl::procfs::agent_state::AgentState;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// Directories of rings and of stores in the home of a daemon.
+const RINGS: [&str; 3] = ["pods/one", "pods/two", "three"];
+const STORES: [&str; 2] = ["stores", "pods/one"];
+const NAMES: [&str; 3] = ["a", "b", "c d"];
+
+/// Keys of nixl.conf, with the home as HOME.
+type Keys = Vec<String>;
+
+/// Chooses one of these lines, or none.
+fn line(lines: &'static [&'static str]) -> impl Strategy<Value = Option<String>> {
+    let lines: Vec<_> = lines.iter().map(|line| Some((*line).to_owned())).collect();
+    prop_oneof![2 => Just(None), 3 => prop::sample::select(lines)]
+}
+
+fn keys() -> impl Strategy<Value = Keys> {
+    let directories = prop::sample::select(vec![
+        r#"telemetry_dir = ["HOME/pods/one", "HOME/pods/two", "HOME/three"]"#,
+        r#"telemetry_dir = ["HOME/three", { path = "HOME/pods/*", label = "pods" }]"#,
+        r#"telemetry_dir = "HOME/pods/*""#,
+        r#"telemetry_dir = ["HOME/pods/two", "HOME/absent"]"#,
+        r#"telemetry_dir = "HOME/pods/one""#,
+    ]);
+    let others = (
+        line(&[
+            r#"multiproc_dir = "HOME/stores""#,
+            r#"multiproc_dir = ["HOME/pods/one", "HOME/stores"]"#,
+        ]),
+        line(&[
+            "histogram_buckets_us = [10]",
+            "histogram_buckets_us = [10, 100, 1000]",
+            "histogram_buckets_us = [50]",
+        ]),
+        line(&[r#"retain = "0s""#, r#"retain = "30s""#, r#"retain = "1h""#]),
+        line(&[
+            r#"idle_after = "1s""#,
+            r#"drain_interval = "1s""#,
+            r#"remember = "1s""#,
+        ]),
+        line(&["max_agents = 6", "max_agents = 4", "max_directories = 1"]),
+        line(&[
+            "max_capacity = 16",
+            "max_capacity = 8",
+            r#"experimental_layouts = ["v5"]"#,
+        ]),
+        line(&["owners = [0]", "owners = [12345]", "observe = true"]),
+        // A change of these needs other rights.
+        prop_oneof![
+            12 => Just(Some("proc_facts = true".to_owned())),
+            1 => Just(Some("proc_facts = false".to_owned())),
+            1 => Just(Some("proc_facts = true\nremove_exited_after = \"1h\"".to_owned())),
+        ],
+    );
+    (directories, others).prop_map(|(directories, others)| {
+        let (a, b, c, d, e, f, g, h) = others;
+        let others = [a, b, c, d, e, f, g, h];
+        { others.into_iter().flatten() }
+            .chain([directories.to_owned()])
+            .collect()
+    })
+}
+
+/// Step of a history: what the agents do, and what the daemon does.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The agent of this name in this directory starts, in place if it has a ring, with this layout and size.
+    Ring(usize, usize, Layout, u64),
+    /// The agent of this name in this directory starts with a store.
+    Store(usize, usize),
+    /// All agents transfer this number of times, as far as their rings have room.
+    Transfer(u64),
+    /// All agents of this name exit.
+    Exit(usize),
+    /// All files of this name are removed.
+    Remove(usize),
+    /// The daemon runs for these seconds: more than an agent waits for its labels.
+    Run(u32),
+    /// The daemon is killed and starts again.
+    Kill,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let name = || 0..NAMES.len();
+    let layout = prop::sample::select(vec![Layout::V4, Layout::V4, Layout::V2, Layout::V5]);
+    let size = prop::sample::select(vec![8, 16, 32]);
+    let ring = (0..RINGS.len(), name(), layout, size);
+    prop_oneof![
+        6 => ring.prop_map(|(directory, name, layout, size)| Step::Ring(directory, name, layout, size)),
+        2 => (0..STORES.len(), name()).prop_map(|(directory, name)| Step::Store(directory, name)),
+        5 => (1..6_u64).prop_map(Step::Transfer),
+        1 => name().prop_map(Step::Exit),
+        1 => name().prop_map(Step::Remove),
+        4 => (2..4_u32).prop_map(Step::Run),
+        1 => Just(Step::Kill),
+    ]
+}
+
+/// The agents of a host, by directory and name.
+#[derive(Default)]
+struct Host {
+    rings: BTreeMap<(usize, usize), RingWriter>,
+    stores: BTreeMap<(usize, usize), StoreWriter>,
+    scans_processes: bool,
+}
+
+impl Host {
+    fn apply(&mut self, step: Step, home: &Path, core: &mut Core) {
+        match step {
+            Step::Ring(directory, name, layout, size) => {
+                let path = home.join(RINGS[directory]).join(NAMES[name]);
+                // A process starts in place after the one before has ended.
+                self.rings.remove(&(directory, name));
+                let ring = RingWriter::create(&path, layout, size).expect("a ring");
+                self.rings.insert((directory, name), ring);
+            }
+            Step::Store(directory, name) => {
+                let identity = Who::named(NAMES[name]);
+                let store = StoreWriter::create(&home.join(STORES[directory]), &identity);
+                self.stores
+                    .insert((directory, name), store.expect("a store"));
+            }
+            Step::Transfer(count) => self.transfer(count),
+            Step::Exit(name) => {
+                self.rings.retain(|&(_, other), _| other != name);
+                self.stores.retain(|&(_, other), _| other != name);
+            }
+            Step::Remove(name) => {
+                for directory in RINGS {
+                    let _ = fs::remove_file(home.join(directory).join(NAMES[name]));
+                }
+                // A restart cannot find a ring without a name, which a reload keeps.
+                self.rings.retain(|&(_, other), _| other != name);
+            }
+            Step::Run(seconds) => run(core, seconds, self.scans_processes),
+            Step::Kill => core.restart(),
+        }
+    }
+
+    fn transfer(&mut self, count: u64) {
+        for number in 0..count {
+            for ring in self.rings.values_mut() {
+                ring.push_transfer(number % 2 == 0, 100 + number, 10 * (1 + number), 3);
+            }
+            for store in self.stores.values() {
+                store.add(TX_BYTES, 100 + number);
+                store.flush_at(monotonic());
+            }
+        }
+    }
+}
+
+/// Lets the daemon run. With process scans, agents have the labels of this process in the end, else those of their files.
+fn run(core: &mut Core, seconds: u32, scans_processes: bool) {
+    core.run(seconds);
+    // The first one that ends may have begun before.
+    for _ in 0..2 * u32::from(scans_processes) {
+        // All processes are scanned every minute at least.
+        core.advance(Duration::from_secs(300));
+        core.run(1);
+        let scans = core.process_scans();
+        wait_for("the process scan has ended", || {
+            core.tidy();
+            (core.process_scans() > scans).then_some(())
+        });
+        core.run(1);
+    }
+}
+
+/// How a daemon gets its next configuration.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Start,
+    Reload,
+}
+
+/// What is left after a history with the keys `before` and a change to `after`. `None` if `max_agents` or `max_directories` has left
+/// something out: what that is depends on the order in which files and directories are found.
+fn left(
+    base: &Path,
+    [before, after]: [&str; 2],
+    history: &[Step],
+    change: Change,
+    scans: bool,
+) -> Option<String> {
+    let home = base.join("home");
+    for directory in RINGS.iter().chain(&STORES) {
+        fs::create_dir_all(home.join(directory)).expect("made");
+    }
+    let state = home.join("run/nixl/state");
+    fs::create_dir_all(home.join("run")).expect("made");
+    let mut core = Core::on(&home, &state, before);
+    let mut host = Host {
+        scans_processes: scans,
+        ..Host::default()
+    };
+    for &step in history {
+        host.apply(step, &home, &mut core);
+    }
+    let next_id = core.next_id();
+    let is_old = |id: &u32| *id < next_id;
+    // A start cannot find out about a file whose process and name went while no daemon was running.
+    run(&mut core, 2, false);
+    // As before an end, and before a reload.
+    core.drain();
+    let refused_before = match change {
+        Change::Reload => core.host("control.places.refused"),
+        Change::Start => 0,
+    };
+    match change {
+        Change::Reload => core.configure(after),
+        Change::Start => {
+            core.set(after);
+            core.restart();
+        }
+    }
+    run(&mut core, 4, scans);
+    host.transfer(2);
+    run(&mut core, 2, scans);
+    let is_full = core.host("control.places.refused") > refused_before
+        || core.host("control.directories.left_out") > 0;
+    let mut left = String::new();
+    for (name, id) in core.instances() {
+        let id = Some(id).filter(is_old);
+        write!(left, "instance {id:?} {name:?}").expect("memory");
+        // The kernel may deny a lease for a moment. Whether a scan looks for the process of an exited agent depends on that.
+        if !scans || core.status(&name) != "exited" {
+            write!(left, " {:?}", core.labels(&name)).expect("memory");
+        }
+        left.push('\n');
+    }
+    for file in core.files() {
+        // The name of a store has its time.
+        let file = file.split("/nixl.").next().expect("a path");
+        writeln!(left, "file of {file}").expect("memory");
+    }
+    writeln!(left, "bytes of the host {}", core.host_sent()).expect("memory");
+    let (mut agents, expired) = core.kill_and_read();
+    agents.sort_by_key(|saved| {
+        (
+            saved.name.directory.clone(),
+            saved.name.raw.clone(),
+            saved.name.part.clone(),
+        )
+    });
+    for saved in &mut agents {
+        without_times(saved);
+        if scans && saved.entry.agent_state == AgentState::Exited {
+            saved.facts = None;
+        }
+        // New ids are given in any order.
+        saved.id = saved.id.filter(is_old);
+        let base = &mut saved.entry.stats.bucket_base;
+        *base = base.filter(is_old);
+    }
+    writeln!(left, "expired {expired:?}").expect("memory");
+    for SavedAgent {
+        name,
+        id,
+        entry,
+        facts,
+    } in agents
+    {
+        let Entry {
+            stats,
+            lifecycle,
+            agent_state,
+            starts,
+            resets,
+            foreign_reads,
+            overflows,
+            highwater,
+            checkpoint,
+            store,
+            ..
+        } = entry;
+        writeln!(left, "{name:?} {id:?} {lifecycle:?} {agent_state:?} {starts} {resets} {foreign_reads} {overflows} {highwater}\n{checkpoint:?}\n{store:?}\n{stats:?}\n{facts:?}")
+            .expect("memory");
+    }
+    fs::remove_dir_all(&home).expect("ours");
+    Some(left).filter(|_| !is_full)
+}
+
+/// Removes what depends on the clock and on the numbers of files.
+fn without_times(saved: &mut SavedAgent) {
+    let entry = &mut saved.entry;
+    (entry.last_seen, entry.last_event, entry.first_seen) = (0, 0, 0);
+    match &mut entry.lifecycle {
+        Lifecycle::AwaitingLabels { deadline: stamp } | Lifecycle::Exited { since: stamp } => {
+            *stamp = 0
+        }
+        Lifecycle::Dormant | Lifecycle::Active => {}
+    }
+    if let Some(checkpoint) = &mut entry.checkpoint {
+        let ring = &mut checkpoint.ring;
+        (ring.id, ring.born, ring.changed, ring.shows_changes) = Default::default();
+        (checkpoint.fingerprint, checkpoint.producer) = Default::default();
+    }
+    if let Some(store) = &mut entry.store {
+        store.id = Default::default();
+        store.values.updated = 0;
+    }
+}
+
+/// True if a process of root with one configuration has other rights than with the other: a capability for removals, or other
+/// directories that it is locked into.
+fn need_other_rights(before: &Keys, after: &Keys) -> bool {
+    let has = |keys: &Keys, key: &str| keys.iter().any(|line| line.contains(key));
+    let line = |keys: &Keys, key: &str| keys.iter().find(|line| line.starts_with(key)).cloned();
+    let removes = |keys: &Keys| has(keys, "remove_exited_after") && !has(keys, "observe");
+    let is_locked_in = |keys: &Keys| has(keys, "proc_facts = false");
+    let locks = |keys: &Keys| {
+        let directories = ["telemetry_dir", "multiproc_dir"].map(|key| line(keys, key));
+        (directories, has(keys, "observe"), removes(keys))
+    };
+    removes(before) != removes(after)
+        || is_locked_in(before) != is_locked_in(after)
+        || is_locked_in(before) && locks(before) != locks(after)
+}
+
+/// The lines that two texts do not share, from the first one on.
+fn difference(started: &str, reloaded: &str) -> String {
+    let pairs = started.lines().zip(reloaded.lines());
+    let mut others = pairs.filter(|(one, other)| one != other);
+    let (one, other) = others.next().unwrap_or((started, reloaded));
+    format!("\nstarted:\n{one}\nreloaded:\n{other}\nstarted, whole:\n{started}")
+}
+
+fn cases() -> u32 {
+    let pairs = std::env::var("PAIRS").ok();
+    pairs.map_or(256, |pairs| pairs.parse().expect("PAIRS: a number"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: cases(),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn start_and_reload_leave_the_same_state(
+        keys in (keys(), keys()),
+        history in prop::collection::vec(step(), 1..16),
+        scans_processes in prop::bool::weighted(0.1),
+    ) {
+        let base = tempfile::tempdir().expect("a directory");
+        let home = base.path().join("home");
+        let text = |keys: &Keys| keys.join("\n").replace("HOME", home.to_str().expect("UTF-8"));
+        let (before, after) = (text(&keys.0), text(&keys.1));
+        let needs_other_rights = need_other_rights(&keys.0, &keys.1);
+        let allowed = is_reload_allowed(&before, &after);
+        prop_assert_eq!(allowed.is_err(), needs_other_rights, "{:?}", allowed);
+        if needs_other_rights {
+            prop_assert!(allowed.is_err_and(|why| why.contains("run ./Install")));
+        } else {
+            let left = |change| left(base.path(), [&before, &after], &history, change, scans_processes);
+            let (started, reloaded) = (left(Change::Start), left(Change::Reload));
+            if let (Some(started), Some(reloaded)) = (started, reloaded) {
+                prop_assert!(started == reloaded, "{}", difference(&started, &reloaded));
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! Several processes that write one ring, which NIXL does not prevent: each agent of one name in one directory opens the same file.
+
+use crate::procfs::process::ProcessId;
+use crate::procfs::process_scan::{MappingProcess, topmost};
+use std::fmt::{self, Display, Formatter};
+
+/// Limit of processes that are named, since a user can start any number.
+pub const MAX_NAMED: usize = 8;
+
+/// Unrelated processes, at least two, that have one ring mapped for writing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharers {
+    /// Those that started first, at most [`MAX_NAMED`].
+    first: Vec<ProcessId>,
+    /// Number of the others.
+    more: usize,
+}
+
+impl Sharers {
+    /// Returns the unrelated processes among these; `None` if there are fewer than two. A forked process inherits the mappings of
+    /// its parent.
+    #[must_use]
+    pub fn of(processes: &[&MappingProcess]) -> Option<Self> {
+        let all = topmost(processes).into_iter();
+        let mut first = Vec::from_iter(all.map(|process| process.id));
+        if first.len() < 2 {
+            return None;
+        }
+        first.sort_unstable_by_key(|process| (process.start, process.pid));
+        let more = first.len().saturating_sub(MAX_NAMED);
+        first.truncate(MAX_NAMED);
+        Some(Self { first, more })
+    }
+
+    /// Returns those of the processes that are named.
+    #[must_use]
+    pub fn named(&self) -> &[ProcessId] {
+        &self.first
+    }
+}
+
+impl Display for Sharers {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let pids = self.first.iter().map(|process| process.pid.to_string());
+        let pids = Vec::from_iter(pids).join(", ");
+        let count = self.first.len() + self.more;
+        write!(f, "{count} processes write this ring: pid {pids}")?;
+        if self.more > 0 {
+            write!(f, " and {} more", self.more)?;
+        }
+        f.write_str(
+            "; they can corrupt it, so that events are lost or counted wrongly; give each process an agent name or a directory \
+             (NIXL_TELEMETRY_DIR) of its own, and end other programs that drain it",
+        )
+    }
+}
