@@ -162,11 +162,13 @@ impl Collector {
         }
     }
 
-    /// Runs process scans, reads sockets, and removes files of exited agents until `end`.
-    pub fn maintain(&mut self, now: Instant, end: Instant) {
-        self.scan_processes(now, Duration::ZERO);
+    /// Runs process scans, reads sockets, and removes files of exited agents until `end`. Returns true unless the result of a process scan
+    /// is left to apply, which the next call does.
+    pub fn maintain(&mut self, now: Instant, end: Instant) -> bool {
+        let is_done = self.scan_processes(now, Duration::ZERO, end);
         self.read_transports(now);
         self.remove_exited_files(now, end);
+        is_done
     }
 
     /// Returns the changes of the instance domains since the last call, in their order.

@@ -4,7 +4,8 @@
 
 use super::Collector;
 use crate::accounts::names::UserNames;
-use crate::agents::Agent;
+use crate::agents::{Agent, AgentKey};
+use crate::base::clock::Now;
 use crate::log;
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
@@ -13,6 +14,7 @@ use crate::source::Source;
 use crate::source::ring::Mode;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
+use std::vec;
 
 /// Pause after a process scan, as a multiple of the time that it took, within these bounds. On a host with many processes a scan takes
 /// long, and new agents wait for their labels.
@@ -34,6 +36,8 @@ pub(super) struct ProcessScans {
     scan: ScanThreads<ProcessScan>,
     /// Result of the last scan while it waits for names of users, and when the wait ends.
     result: Option<(ProcessScan, Instant)>,
+    /// Result that is applied to one agent after the other, and the agents that are left.
+    applied: Option<(ProcessScan, vec::IntoIter<AgentKey>)>,
     /// Names of the owners of files.
     user_names: UserNames,
     /// True if a process scan could still resolve the writer of some file.
@@ -63,9 +67,14 @@ impl ProcessScans {
         is_pause_over && !self.is_running() && (self.asks || self.is_full_due(now))
     }
 
-    /// True if a scan was begun whose result is not applied.
+    /// True if a scan was begun whose result is not applied to all agents.
     fn is_running(&self) -> bool {
-        self.scan.is_running() || self.result.is_some()
+        self.scan.is_running() || self.result.is_some() || self.is_applied()
+    }
+
+    /// True if the result of a scan is applied, and agents are left.
+    fn is_applied(&self) -> bool {
+        self.applied.is_some()
     }
 
     /// Returns the result of a scan when it has ended and the names of users are known. Waits for both for `wait` at most.
@@ -106,7 +115,7 @@ impl Collector {
             return;
         }
         let now = Instant::now();
-        self.scan_processes(now, patience);
+        self.scan_processes(now, patience, now + patience);
         let stamp = self.clock.at(now).stamp;
         for (key, agent) in self.agents.iter_mut() {
             let was_published = agent.is_published();
@@ -115,17 +124,20 @@ impl Collector {
         }
     }
 
-    /// Begins a process scan if one is due, and applies its result when it ends. Waits for the end for `wait` at most.
-    pub(super) fn scan_processes(&mut self, now: Instant, wait: Duration) {
+    /// Begins a process scan if one is due, waits for its end for `wait` at most, and applies its result until `end`; the next call goes
+    /// on from there. Returns true unless agents are left to apply it to.
+    pub(super) fn scan_processes(&mut self, now: Instant, wait: Duration, end: Instant) -> bool {
         if !self.shared.config.proc_facts {
-            return;
+            return true;
         }
         if self.process_scans.is_due(now) {
             self.begin_process_scan(now);
         }
         if let Some(process_scan) = self.process_scans.poll(wait, now) {
-            self.apply_scan(&process_scan, now);
+            self.begin_application(process_scan);
         }
+        self.continue_application(now, end);
+        !self.process_scans.is_applied()
     }
 
     /// Returns the processes with a NIXL backend loaded that write to no attached file, as of the last scan. `None`: not all processes
@@ -167,8 +179,8 @@ impl Collector {
         }
     }
 
-    /// Applies the result of a process scan.
-    fn apply_scan(&mut self, process_scan: &ProcessScan, now: Instant) {
+    /// Applies the result of a process scan, except for what concerns single agents.
+    fn begin_application(&mut self, process_scan: ProcessScan) {
         let files = || self.agents.values().flat_map(Agent::attached);
         // It does not tell which processes write the files that were attached meanwhile. The next scan, which is due, does.
         if files().all(|(id, _)| process_scan.request.includes(id.ino)) || !process_scan.is_complete
@@ -181,59 +193,72 @@ impl Collector {
             let ids = &mut self.clock_ids;
             self.have_transports_changed |= self.transports.set_processes(found, owners, ids);
         }
-        let mut scanned = Vec::new();
+        let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
+        self.process_scans.applied = Some((process_scan, keys.into_iter()));
+    }
+
+    /// Applies the result of a process scan to the agents that are left, at least to one, until `end`.
+    fn continue_application(&mut self, now: Instant, end: Instant) {
+        let Some((process_scan, mut keys)) = self.process_scans.applied.take() else {
+            return;
+        };
         let moment = self.clock.at(now);
-        for (key, agent) in self.agents.iter_mut() {
-            // The scan has resolved the owner's name of these files only.
-            let is_asked = |source: &Source| {
-                process_scan
-                    .request
-                    .files
-                    .contains_key(&source.file.facts.id)
-            };
-            if !agent.sources.iter().any(is_asked) {
-                continue;
+        while let Some(key) = keys.next() {
+            self.apply_to_agent(&process_scan, key, &moment);
+            if Instant::now() >= end {
+                self.process_scans.applied = Some((process_scan, keys));
+                return;
             }
-            for source in &mut agent.sources {
-                // A ring that is only followed may have another consumer.
-                let is_drained = source
-                    .as_ring()
-                    .is_some_and(|ring| ring.mode == Mode::Drain);
-                let file = &mut source.file;
-                let id = file.facts.id;
-                let sharers = file.liveness.end_process_scan(process_scan, id, &file.path);
-                if let Some(sharers) = sharers.filter(|_| is_drained) {
-                    let _about = log::about(Some(agent.name.owner));
-                    let (instance, path) = (&agent.name.instance, log::shown(&file.path));
-                    tracing::warn!("agent {instance}: {path}: {sharers}");
-                }
-            }
-            // Of several rings, the process of the last one counts if it is known.
-            let mut sources = agent.sources.iter().rev();
-            let known = |source: &&Source| source.file.liveness.facts().is_some();
-            let Some(source) = sources.find(|source| is_asked(source) || known(source)) else {
-                continue;
-            };
-            let user = self.process_scans.user_names.get(source.file.facts.uid);
-            let of_file = agent.facts_of_files(Some(&user));
-            // If the process was not found, its facts stay as they were.
-            let of_process = source.file.liveness.facts().or(agent.facts.current());
-            let mut facts = match of_process {
-                Some(of_process) => of_file.merge(of_process),
-                None => of_file,
-            };
-            process_scan.pods.name(&mut facts, agent.facts.current());
-            scanned.push(key);
-            if agent.facts.current() != Some(&facts) {
-                self.shared.journal.set_facts(agent.record, Some(&facts));
-                agent.set_facts(Some(facts));
-            }
-            // It may be published before the next drain.
-            agent.update_state(&moment, false, &mut self.shared);
-        }
-        for key in scanned {
-            self.agents.end_poll(key);
         }
         self.count_agents();
+    }
+
+    /// Applies the result of a process scan to an agent, which may have been removed meanwhile.
+    fn apply_to_agent(&mut self, process_scan: &ProcessScan, key: AgentKey, now: &Now) {
+        let Some(agent) = self.agents.get_mut(key) else {
+            return;
+        };
+        // The scan has resolved the owner's name of these files only.
+        let files = &process_scan.request.files;
+        let is_asked = |source: &Source| files.contains_key(&source.file.facts.id);
+        if !agent.sources.iter().any(is_asked) {
+            return;
+        }
+        for source in &mut agent.sources {
+            // A ring that is only followed may have another consumer.
+            let is_drained = source
+                .as_ring()
+                .is_some_and(|ring| ring.mode == Mode::Drain);
+            let file = &mut source.file;
+            let id = file.facts.id;
+            let sharers = file.liveness.end_process_scan(process_scan, id, &file.path);
+            if let Some(sharers) = sharers.filter(|_| is_drained) {
+                let _about = log::about(Some(agent.name.owner));
+                let (instance, path) = (&agent.name.instance, log::shown(&file.path));
+                tracing::warn!("agent {instance}: {path}: {sharers}");
+            }
+        }
+        // Of several rings, the process of the last one counts if it is known.
+        let mut sources = agent.sources.iter().rev();
+        let known = |source: &&Source| source.file.liveness.facts().is_some();
+        let Some(source) = sources.find(|source| is_asked(source) || known(source)) else {
+            return;
+        };
+        let user = self.process_scans.user_names.get(source.file.facts.uid);
+        let of_file = agent.facts_of_files(Some(&user));
+        // If the process was not found, its facts stay as they were.
+        let of_process = source.file.liveness.facts().or(agent.facts.current());
+        let mut facts = match of_process {
+            Some(of_process) => of_file.merge(of_process),
+            None => of_file,
+        };
+        process_scan.pods.name(&mut facts, agent.facts.current());
+        if agent.facts.current() != Some(&facts) {
+            self.shared.journal.set_facts(agent.record, Some(&facts));
+            agent.set_facts(Some(facts));
+        }
+        // It may be published before the next drain.
+        agent.update_state(now, false, &mut self.shared);
+        self.agents.end_poll(key);
     }
 }

@@ -100,8 +100,9 @@ fn unlink_if_drained(
     let Reader::Ring(ring) = &mut source.reader else {
         return Removal::Left;
     };
-    // Counts what the last writer wrote before it ended. A process that opens the file from here on waits for the lease.
-    if ring.drain_to_end(&mut source.file, context) != Ok(true) || lease.is_breaking() {
+    // Counts what the last writer wrote before it ended, which is one batch or less unless it means harm. Drains count more, and then
+    // the file is removed later. A process that opens the file from here on waits for the lease.
+    if ring.drain_rest(&mut source.file, context) != Ok(true) || lease.is_breaking() {
         return Removal::Left;
     }
     match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {

@@ -10,6 +10,7 @@ mod drain;
 mod growth;
 mod latency;
 mod load;
+mod pauses;
 mod processor;
 mod push;
 mod report;
@@ -47,7 +48,7 @@ impl Extent {
 }
 
 /// Parts of the benchmark, in the order of the page.
-const PARTS: &str = "latency load throughput stores transports push growth";
+const PARTS: &str = "latency pauses load throughput stores transports push growth";
 
 fn main() -> ExitCode {
     // Each ring that this program drains itself needs a descriptor.
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
     for part in parts.split_whitespace() {
         match part {
             "latency" => tables.extend(latency::measure(extent, &mut plot)),
+            "pauses" => tables.push(pauses::measure(extent)),
             "load" => tables.extend(load::measure(extent)),
             "throughput" => tables.push(throughput::measure(extent)),
             "stores" => tables.push(stores::measure(extent)),

@@ -12,6 +12,7 @@ impl Server {
     /// needs. Runs the first piece. [`Server::continue_tick`] does the rest.
     pub(in crate::pcp) fn tick(&mut self) {
         if self.is_waiting() {
+            self.read_again(Instant::now());
             return self.collect(FETCH);
         }
         self.control.drains += 1;
@@ -46,8 +47,8 @@ impl Server {
                         Work::Maintain
                     }
                 },
+                Work::Maintain if !self.collector.maintain(now, until) => Work::Maintain,
                 Work::Maintain => {
-                    self.collector.maintain(now, until);
                     self.check_state_file(now);
                     if log::is_debug() && self.control.are_figures_due(now) {
                         self.control.activity = self.collector.activity();

@@ -43,18 +43,13 @@ impl RingReader {
         }
     }
 
-    /// Counts all pending events. Returns true if none is left.
-    pub(in crate::source) fn drain_to_end(
+    /// Counts a batch of the pending events. Returns true if none is left.
+    pub(in crate::source) fn drain_rest(
         &mut self,
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
-        // A full ring has no more batches. A later drain counts what is left.
-        for _ in 0..=self.ring.capacity() / BATCH {
-            if !self.consume(file, context)? {
-                break;
-            }
-        }
+        self.consume(file, context)?;
         self.is_drained()
     }
 
