@@ -60,9 +60,9 @@ check-packages:
 	@scripts/check-full deb rpm selinux release
 
 torture:
-	@scripts/setup check && . scripts/env && KILLS=2000 TORTURE=1 HOSTILE_SECONDS=300 RESTARTS=50 cargo test --locked \
+	@scripts/setup check && . scripts/env && KILLS=2000 PAIRS=4000 TORTURE=1 HOSTILE_SECONDS=300 RESTARTS=50 cargo test --locked \
 		--test ring --test state --test security -- \
-		crash:: single_step:: every_instruction:: hostile_directory:: nixl_restarts:: faults::
+		configurations:: crash:: single_step:: every_instruction:: hostile_directory:: nixl_restarts:: faults::
 
 fuzz:
 	@scripts/fuzz $(or $(SECONDS),60)

@@ -6,13 +6,14 @@ use crate::support::kit::store_writer::{StoreWriter, TX_BYTES, Who, monotonic};
 use crate::support::kit::{Core, is_reload_allowed};
 use crate::support::wait_for;
 use crate::support::writer::{Layout, RingWriter};
-use pmdanixl::journal::record::{Entry, Lifecycle, SavedAgent};
+use pmdanixl::journal::record::{Entry, Lifecycle, Name, SavedAgent};
 use pmdanixl::procfs::agent_state::AgentState;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Directories of rings and of stores in the home of a daemon.
@@ -182,6 +183,48 @@ fn run(core: &mut Core, seconds: u32, scans_processes: bool) {
     }
 }
 
+/// Directory, raw name and part of an agent.
+type Identity = (PathBuf, OsString, String);
+
+fn who(name: &Name) -> Identity {
+    (name.directory.clone(), name.raw.clone(), name.part.clone())
+}
+
+/// Instance names of all agents, and their instance ids and bases of histogram ids.
+struct Before(BTreeMap<Identity, (String, [Option<u32>; 2])>);
+
+impl Before {
+    fn of(core: &Core) -> Self {
+        let agents = core.agents().iter().map(|agent| {
+            let ids = [agent.id, agent.entry.stats.bucket_base];
+            (who(&agent.name), (agent.name.instance.clone(), ids))
+        });
+        Self(agents.collect())
+    }
+
+    /// Tells which agent this is, and whether it has the name and the ids that it had. New agents get theirs in the order in which they
+    /// are found, which is any.
+    fn compare(&self, name: &Name, ids: [Option<u32>; 2]) -> String {
+        let who = who(name);
+        let Some((instance, known)) = self.0.get(&who) else {
+            return format!("{who:?}, new, {:?}", ids.map(|id| id.is_some()));
+        };
+        let mut shown = format!("{who:?}");
+        if *instance != name.instance {
+            write!(shown, " is renamed {:?}", name.instance).expect("memory");
+        }
+        for (id, before) in ids.iter().zip(known) {
+            let how = match (before, id) {
+                (Some(before), Some(id)) if before == id => "same",
+                (_, Some(_)) => "new",
+                (_, None) => "none",
+            };
+            write!(shown, ", {how} id").expect("memory");
+        }
+        shown
+    }
+}
+
 /// How a daemon gets its next configuration.
 #[derive(Clone, Copy, Debug)]
 enum Change {
@@ -212,8 +255,7 @@ fn left(
     for &step in history {
         host.apply(step, &home, &mut core);
     }
-    let next_id = core.next_id();
-    let is_old = |id: &u32| *id < next_id;
+    let known = Before::of(&core);
     // A start cannot find out about a file whose process and name went while no daemon was running.
     run(&mut core, 2, false);
     // As before an end, and before a reload.
@@ -234,48 +276,43 @@ fn left(
     run(&mut core, 2, scans);
     let is_full = core.host("control.places.refused") > refused_before
         || core.host("control.directories.left_out") > 0;
-    let mut left = String::new();
-    for (name, id) in core.instances() {
-        let id = Some(id).filter(is_old);
-        write!(left, "instance {id:?} {name:?}").expect("memory");
-        // The kernel may deny a lease for a moment. Whether a scan looks for the process of an exited agent depends on that.
-        if !scans || core.status(&name) != "exited" {
-            write!(left, " {:?}", core.labels(&name)).expect("memory");
+    let mut lines = Vec::new();
+    for agent in core.agents().iter() {
+        let ids = [agent.id, agent.entry.stats.bucket_base];
+        let shown = known.compare(&agent.name, ids);
+        let name = &agent.name.instance;
+        if core.instances().contains_key(name) {
+            // The kernel may deny a lease for a moment. Whether a scan looks for the process of an exited agent depends on that.
+            let labels = (!scans || core.status(name) != "exited").then(|| core.labels(name));
+            lines.push(format!("instance {shown} {labels:?}"));
         }
-        left.push('\n');
+        for (_, path) in agent.attached() {
+            // The name of a store has its time.
+            let path = path.display().to_string();
+            let path = path.split("/nixl.").next().expect("a path");
+            lines.push(format!("file of {shown} {path}"));
+        }
     }
-    for file in core.files() {
-        // The name of a store has its time.
-        let file = file.split("/nixl.").next().expect("a path");
-        writeln!(left, "file of {file}").expect("memory");
-    }
-    writeln!(left, "bytes of the host {}", core.host_sent()).expect("memory");
+    lines.sort();
+    let mut left = lines.join("\n");
+    writeln!(left, "\nbytes of the host {}", core.host_sent()).expect("memory");
     let (mut agents, expired) = core.kill_and_read();
-    agents.sort_by_key(|saved| {
-        (
-            saved.name.directory.clone(),
-            saved.name.raw.clone(),
-            saved.name.part.clone(),
-        )
-    });
+    agents.sort_by_key(|saved| who(&saved.name));
     for saved in &mut agents {
         without_times(saved);
         if scans && saved.entry.agent_state == AgentState::Exited {
             saved.facts = None;
         }
-        // New ids are given in any order.
-        saved.id = saved.id.filter(is_old);
-        let base = &mut saved.entry.stats.bucket_base;
-        *base = base.filter(is_old);
     }
     writeln!(left, "expired {expired:?}").expect("memory");
     for SavedAgent {
         name,
         id,
-        entry,
+        mut entry,
         facts,
     } in agents
     {
+        let name = known.compare(&name, [id, entry.stats.bucket_base.take()]);
         let Entry {
             stats,
             lifecycle,
@@ -289,7 +326,7 @@ fn left(
             store,
             ..
         } = entry;
-        writeln!(left, "{name:?} {id:?} {lifecycle:?} {agent_state:?} {starts} {resets} {foreign_reads} {overflows} {highwater}\n{checkpoint:?}\n{store:?}\n{stats:?}\n{facts:?}")
+        writeln!(left, "{name} {lifecycle:?} {agent_state:?} {starts} {resets} {foreign_reads} {overflows} {highwater}\n{checkpoint:?}\n{store:?}\n{stats:?}\n{facts:?}")
             .expect("memory");
     }
     fs::remove_dir_all(&home).expect("ours");

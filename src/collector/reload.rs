@@ -54,17 +54,18 @@ impl Agent {
         let was_dormant = self.entry.lifecycle.is_dormant();
         self.waiting = None;
         self.sources.retain(|source| reads(config, source));
-        if !config.proc_facts {
-            // What process scans have found must not be shown any more, not even after a restart.
-            self.set_facts(None);
-            journal.set_facts(self.record, None);
-        }
         let has_other_bounds = !self.has_stores() && self.entry.stats.set_bounds(&config.bounds);
         if !is_read(config, self) {
             self.sources.clear();
             if !was_dormant {
                 self.withdraw(now);
             }
+        }
+        if !config.proc_facts {
+            // What process scans have found must not be shown any more, not even after a restart. A store tells its rank by itself.
+            let facts = self.store().map(|_| self.facts_of_files(None));
+            journal.set_facts(self.record, facts.as_ref());
+            self.set_facts(facts);
         }
         if has_other_bounds || was_dormant != self.entry.lifecycle.is_dormant() {
             journal.commit(self.record, &self.entry);

@@ -291,23 +291,6 @@ impl Core {
         (saved.collect(), journal.expired().expect("a state file"))
     }
 
-    /// A number above all instance ids, and all bases of histogram ids, that were ever given.
-    pub fn next_id(&self) -> u32 {
-        self.running.as_ref().expect("it runs").ids.next()
-    }
-
-    /// Attached files, with the name of their agent in front.
-    pub fn files(&self) -> Vec<String> {
-        let agents = self.agents().iter();
-        let files = agents.flat_map(|agent| {
-            let files = agent.attached();
-            files.map(|(_, path)| format!("{} {}", agent.name.instance, path.display()))
-        });
-        let mut files: Vec<_> = files.collect();
-        files.sort();
-        files
-    }
-
     /// Locks and reads the state file that the last daemon left.
     fn journal(&self) -> (Journal, StateContents) {
         let mut journal = Journal::open(&self.home.state);
@@ -341,7 +324,8 @@ impl Core {
         self.start();
     }
 
-    fn agents(&self) -> &Collector {
+    /// All agents.
+    pub fn agents(&self) -> &Collector {
         &self.running.as_ref().expect("it runs").agents
     }
 
