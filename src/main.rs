@@ -30,6 +30,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 fn main() -> ExitCode {
     let options = match options::parse(Path::new(""), std::env::args_os()) {
@@ -155,7 +156,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let (own, cache) = (own_paths(&conf, &source), cache_path.clone());
     let enter = Box::new(move |config: &Config| enter_account(config, &own, &cache, &conf.state()));
     // The file may be readable for its owner only.
-    let reader = Box::new(move || privilege::raised(|| source.read()));
+    let reader = Arc::new(move || privilege::raised(|| source.read()));
     let loaded = loaded.map(|loaded| loaded.config);
     let indoms = Indoms {
         agents: KeyedInstances::new(pmda.instances(AGENTS)),

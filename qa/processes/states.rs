@@ -410,12 +410,18 @@ fn pid_label_follows_a_rolling_restart() {
     let home = Home::new();
     let before = Sample::start(&home, "agent", "--transfers 1 --linger 600");
     let pmcd = Pmcd::start(&home);
+    let pid = || {
+        let shown = pmcd.shown(&["nixl.agent.pid"]);
+        shown.get("nixl.agent.pid")?.get("agent").cloned()
+    };
     let is_of = |agent: &Sample| {
-        let pid = agent.pid().to_string();
         wait_for("the pid is that of the process", || {
-            let shown = pmcd.shown(&["nixl.agent.pid"]);
-            let found = shown.get("nixl.agent.pid")?.get("agent")?;
-            (*found == pid).then_some(())
+            (pid() == Some(agent.pid().to_string())).then_some(())
+        });
+    };
+    let is_shared = || {
+        wait_for("two processes have the ring", || {
+            pid().is_none().then_some(())
         });
     };
     is_of(&before);
@@ -424,11 +430,14 @@ fn pid_label_follows_a_rolling_restart() {
     wait_for("the transfer is counted", || (events() > 0).then_some(()));
     let counted = events();
     let next = Sample::start(&home, "agent", STEADY);
-    is_of(&next);
+    is_shared();
     wait_for("events of the next process are counted", || {
         (events() > counted).then_some(())
     });
     before.kill();
+    is_of(&next);
     let next_but_one = Sample::start(&home, "agent", STEADY);
+    is_shared();
+    next.kill();
     is_of(&next_but_one);
 }

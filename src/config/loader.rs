@@ -7,8 +7,8 @@ use crate::accounts::{self, AccountError};
 use crate::config::options::Options;
 use crate::config::pcpconf::PcpConf;
 use crate::error::ConfigError;
-use std::cell::Cell;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Loads the configuration, at the start and at each reload.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct ConfigLoader {
     /// Path of the file.
     pub path: PathBuf,
     /// True if the file may be missing. False once it was there, so that a reload never falls back to the defaults.
-    may_be_missing: Cell<bool>,
+    may_be_missing: AtomicBool,
     username: Option<String>,
 }
 
@@ -26,7 +26,7 @@ impl ConfigLoader {
     pub fn new(options: &Options, conf: &PcpConf) -> Self {
         Self {
             path: options.config.clone().unwrap_or_else(|| conf.nixl_conf()),
-            may_be_missing: Cell::new(options.config.is_none()),
+            may_be_missing: AtomicBool::new(options.config.is_none()),
             username: options.username.clone(),
         }
     }
@@ -36,8 +36,8 @@ impl ConfigLoader {
     /// # Errors
     /// Those of [`super::load`]; also an unknown account in `-U`.
     pub fn read(&self) -> Result<LoadedConfig, ConfigError> {
-        let may_be_missing = self.may_be_missing.get() && !self.path.exists();
-        self.may_be_missing.set(may_be_missing);
+        let may_be_missing = self.may_be_missing.load(Ordering::Relaxed) && !self.path.exists();
+        self.may_be_missing.store(may_be_missing, Ordering::Relaxed);
         let environment = ENVIRONMENT_VARIABLES.map(std::env::var_os);
         let mut loaded = super::load(&self.path, may_be_missing, &environment)?;
         if let Some(name) = &self.username {
@@ -76,11 +76,12 @@ pub fn log_start(loaded: &Result<LoadedConfig, ConfigError>) {
         }
         Err(err) => {
             let remedy = match err {
-                ConfigError::Outside { .. } => "restart pmcd",
-                _ => "run pmstore nixl.control.reload 1",
+                ConfigError::Outside { .. } => "correct it, then restart pmcd",
+                ConfigError::NotAnswered { .. } => "it is read again every 10 s",
+                _ => "correct it, then run pmstore nixl.control.reload 1",
             };
             tracing::error!("{err}");
-            tracing::error!("{NO_CONFIGURATION}; correct it, then {remedy}");
+            tracing::error!("{NO_CONFIGURATION}; {remedy}");
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::rights::privilege::NotAllowed;
 use nix::unistd::getuid;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 mod domain;
@@ -35,8 +36,8 @@ pub use pmstore::{PmStoreError, PmStoreRequest};
 use state_file::Phase;
 pub use transports::PeerKey;
 
-/// Function that reads the configuration.
-pub type ReadConfig = Box<dyn Fn() -> Result<LoadedConfig, ConfigError>>;
+/// Function that reads the configuration, also in another thread.
+pub type ReadConfig = Arc<dyn Fn() -> Result<LoadedConfig, ConfigError> + Send + Sync>;
 /// Function that opens the state file, becomes the configured user and gives up all other rights. This cannot be undone.
 pub type EnterAccount = Box<dyn Fn(&Config) -> Result<Journal, NotAllowed>>;
 
@@ -116,7 +117,7 @@ impl Server {
             collector: Collector::new(&nothing),
             ids: Ids::new(cache_path),
             journal: Journal::default(),
-            phase: Phase::NoConfiguration,
+            phase: Phase::NoConfiguration { read_again: None },
             domain,
             indoms,
             refreshed: Instant::now(),
@@ -137,7 +138,7 @@ impl Server {
                 server.begin(&config)?;
                 server.note_configuration(&config, since_epoch());
             }
-            Err(err) => server.control.config_error = err.to_string(),
+            Err(err) => server.note_error(&err),
         }
         Ok(server)
     }

@@ -340,7 +340,7 @@ impl RingIdentity {
     /// The version in the header of the ring.
     #[must_use]
     pub fn version(&self) -> i32 {
-        halves(self.versions)[0].cast_signed()
+        halves(self.versions)[0] as i32
     }
 
     /// True if both are the same file with a ring of the same version and capacity.

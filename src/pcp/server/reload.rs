@@ -1,11 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Reload of the configuration, requested through `nixl.control.reload`.
+//! Reload of the configuration: requested through `nixl.control.reload`, or since name services did not answer before the first valid
+//! configuration.
 
+use super::state_file::Phase;
 use super::{PmStoreError, Server, since_epoch};
+use crate::config::LoadedConfig;
 use crate::config::loader::NO_CONFIGURATION;
+use crate::error::ConfigError;
 use crate::pcp::work::{Allowance, FETCH};
 use std::error::Error;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time after which a configuration with users that the name services did not answer for is read again.
+const READ_AGAIN: Duration = Duration::from_secs(10);
+/// Time between two ticks, at most, while another thread reads the configuration.
+const WAIT: Duration = Duration::from_millis(5);
 
 impl Server {
     /// Reads the configuration and applies it if it is valid, and if the process has just the rights that it needs.
@@ -15,7 +28,10 @@ impl Server {
     /// force.
     pub(super) fn reload(&mut self) -> Result<(), PmStoreError> {
         let when = since_epoch();
-        let loaded = (self.read_config)().map_err(|err| self.reject(&err))?;
+        let loaded = self.read().map_err(|err| {
+            self.note_error(&err);
+            self.reject(&err)
+        })?;
         let config = &loaded.config;
         match &self.rights {
             None => self.begin(config).map_err(|err| self.reject(&err))?,
@@ -35,6 +51,47 @@ impl Server {
         self.collector.set_config_read(when);
         tracing::info!("configuration read again");
         Ok(())
+    }
+
+    /// Reads the configuration. A look-up of its users may take seconds, in which rings fill up, so that they are drained meanwhile.
+    fn read(&mut self) -> Result<LoadedConfig, ConfigError> {
+        let read = Arc::clone(&self.read_config);
+        // There is nothing to drain, and a thread could block setuid(2).
+        if self.is_waiting() {
+            return read();
+        }
+        let reader = thread::Builder::new().name("configuration".into());
+        let Ok(reader) = reader.spawn(move || read()) else {
+            return (self.read_config)();
+        };
+        while !reader.is_finished() {
+            thread::sleep(WAIT);
+            match self.has_work() {
+                true => self.continue_tick(),
+                false => self.tick(),
+            }
+        }
+        // A panic goes on in this thread.
+        reader.join().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Reads the configuration again if it is time. There was no valid one yet, since name services did not answer.
+    pub(super) fn read_again(&mut self, now: Instant) {
+        match self.phase {
+            Phase::NoConfiguration {
+                read_again: Some(when),
+            } if now >= when => drop(self.reload()),
+            _ => {}
+        }
+    }
+
+    /// Shows an error of the configuration in `nixl.control.config_error`.
+    pub(super) fn note_error(&mut self, err: &ConfigError) {
+        self.control.config_error = err.to_string();
+        if let Phase::NoConfiguration { read_again } = &mut self.phase {
+            let may_be_valid = matches!(err, ConfigError::NotAnswered { .. });
+            *read_again = may_be_valid.then(|| Instant::now() + READ_AGAIN);
+        }
     }
 
     /// Logs why a configuration is rejected, and records the reason for `nixl.control.config_error`.
