@@ -289,7 +289,12 @@ fn left(
     // As before an end, and before a reload.
     core.drain();
     let known = Before::of(&core);
-    let left_before = shown(&core, &Before::default(), scans);
+    let states = core
+        .agents()
+        .iter()
+        .map(|agent| (who(&agent.name), agent.entry.agent_state));
+    let states: BTreeMap<_, _> = states.collect();
+    let left_before = format!("{}{states:?}", shown(&core, &Before::default(), scans));
     let refused_before = match change {
         Change::Reload => core.host("control.places.refused"),
         Change::Start => 0,
