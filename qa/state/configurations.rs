@@ -233,6 +233,14 @@ enum Change {
     Reload,
 }
 
+/// True if each agent has no file but one with a name. The kernel may deny a lease for a moment, and the end of a file is found later.
+fn has_last_files_only(core: &Core) -> bool {
+    core.agents().iter().all(|agent| {
+        let paths: Vec<&Path> = agent.attached().map(|(_, path)| path).collect();
+        paths.len() <= 1 && paths.iter().all(|path| path.exists())
+    })
+}
+
 /// The instances with their labels, and the attached files.
 fn shown(core: &Core, known: &Before, scans: bool) -> String {
     let mut lines = Vec::new();
@@ -286,13 +294,19 @@ fn left(
     // A start cannot find out about a file whose process and name went while no daemon was running, and does not know the labels of the
     // process before the last.
     run(&mut core, 2, scans);
+    while !has_last_files_only(&core) {
+        run(&mut core, 1, false);
+    }
     // As before an end, and before a reload.
     core.drain();
     let known = Before::of(&core);
-    let states = core
-        .agents()
-        .iter()
-        .map(|agent| (who(&agent.name), agent.entry.agent_state));
+    let states = core.agents().iter().map(|agent| {
+        let entry = &agent.entry;
+        (
+            who(&agent.name),
+            (entry.agent_state, entry.starts, entry.resets),
+        )
+    });
     let states: BTreeMap<_, _> = states.collect();
     let left_before = format!("{}{states:?}", shown(&core, &Before::default(), scans));
     let refused_before = match change {

@@ -3,10 +3,12 @@
 //! Drains the sources of an agent, and updates its lifecycle and liveness.
 
 use super::{Agent, Now};
+use crate::base::file::FileId;
 use crate::config::Config;
 use crate::error::RingFault;
 use crate::journal::record::Name;
 use crate::procfs::agent_state::AgentState;
+use crate::ring::checkpoint::Checkpoint;
 use crate::source::context::{DrainContext, Shared};
 use crate::source::{Drained, Source};
 use std::path::PathBuf;
@@ -97,7 +99,8 @@ fn drain_sources(
         if stays {
             at += 1;
         } else {
-            sources.remove(at);
+            let over = sources.remove(at).id();
+            note_last_ring(over, sources, context);
         }
         // A record has room for one batch in flight only.
         let is_over = Instant::now() >= end || context.entry.in_flight().is_some();
@@ -128,6 +131,19 @@ fn put_in_flight_first(sources: &mut [Source], context: &mut DrainContext) -> bo
         }
     }
     true
+}
+
+/// Makes the last ring that is left the one of the record, if that was a ring that is over. A start of the daemon would take the ring that
+/// is left for another start of the agent.
+fn note_last_ring(over: FileId, sources: &[Source], context: &mut DrainContext) {
+    let was_last = |checkpoint: Checkpoint| checkpoint.ring.id == over && checkpoint.released;
+    if !context.entry.checkpoint.is_some_and(was_last) {
+        return;
+    }
+    if let Some(ring) = sources.last().and_then(Source::as_ring) {
+        context.entry.checkpoint = Some(ring.checkpoint);
+        context.write_entry();
+    }
 }
 
 /// What a drain tells of a source.
