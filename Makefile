@@ -19,6 +19,7 @@ help:
 	@echo "make bench          measure drains, fetches, memory and processor time for docs/speed.md; QUICK=1: into target/; ONLY=\"load push\": print some"
 	@echo "make compare        pmdanixl beside NIXL's own exporters under one load of real NIXL (docs/testing.md); RUNS=5 SECONDS=10"
 	@echo "make engines        real vLLM servers on this host's CPUs: figures, labels, kills (docs/testing.md); STEPS=\"pull tp2\" for some"
+	@echo "make gpu            real NIXL on this host's GPU, seen by pmdanixl (docs/testing.md); HOST_MEMORY=1 without a GPU; PACK=DIR"
 	@echo "make fleet          three hosts in namespaces: archives, Redis, queries, a lost connection (docs/fleet.md)"
 	@echo "make fleet-cost     measure archives and Redis of a host with 8, 64 and 1,000 agents (docs/fleet.md)"
 	@echo "make scrape-cost    measure Prometheus scrapes of a host with 8, 64, 512 and 4,000 agents (docs/grafana.md)"
@@ -83,6 +84,9 @@ compare:
 engines:
 	@scripts/engines
 
+gpu:
+	@scripts/gpu
+
 fleet:
 	@scripts/fleet
 
@@ -110,4 +114,4 @@ dashboard:
 clean:
 	@. scripts/env && cargo clean && rm -f help.dir help.pag
 
-.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench compare engines fleet fleet-cost scrape-cost loc against fuzz mutants install uninstall dashboard clean
+.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench compare engines gpu fleet fleet-cost scrape-cost loc against fuzz mutants install uninstall dashboard clean

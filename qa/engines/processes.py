@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Starts, finds and ends processes. Each started process leads a new session."""
+"""Starts, finds and ends processes. Each started process leads a new session, and ends with this one."""
 
+import ctypes
 import os
 import random
 import signal
@@ -9,12 +10,19 @@ import subprocess
 import time
 
 RUNNING = []
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent():
+    """Makes the kernel kill this process when its parent ends, also by SIGKILL."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def start(command, log, env, cwd=None, stdin=subprocess.DEVNULL, stdout=None):
     """Starts a command in a new session. Its output goes to the log, or its standard output to `stdout`."""
     process = subprocess.Popen(command, stdin=stdin, stdout=log if stdout is None else stdout, stderr=log, env=env, cwd=cwd,
-                               start_new_session=True)
+                               start_new_session=True, preexec_fn=end_with_parent)
     RUNNING.append(process)
     return process
 

@@ -6,6 +6,7 @@
 mod support;
 
 mod facts;
+mod gpu;
 mod labels;
 mod network;
 mod silent;

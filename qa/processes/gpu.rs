@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! The rows of `make gpu` (qa/gpu) in host memory, with NIXL 1.5.1.
+
+use crate::support::{Home, Nixl, PMDANIXL, example, output, project, text};
+use std::process::Command;
+
+#[test]
+fn rows_of_make_gpu_pass_in_host_memory() {
+    let home = Home::new();
+    let python = Nixl::new("1.5.1", &home.rings()).python();
+    let mut command = Command::new(python);
+    command
+        .args(["-B".as_ref(), project("qa/gpu/run.py").as_os_str()])
+        .arg("--host-memory")
+        .arg(PMDANIXL)
+        .arg(example("producer"));
+    let made = output(&mut command);
+    let said = text(&made);
+    assert!(made.status.success(), "{said}");
+    assert!(
+        said.contains("| PASS |") && !said.contains("FAIL"),
+        "{said}"
+    );
+}
