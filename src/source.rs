@@ -9,6 +9,7 @@
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Rejection, RingFault};
 use crate::procfs::liveness::{HolderCheck, Liveness};
+use crate::procfs::sharers::Sharers;
 use crate::ring::candidate::RingCandidate;
 use crate::ring::checkpoint::Checkpoint;
 use crate::shm::{HeaderPoll, LeaseKind};
@@ -90,6 +91,13 @@ pub enum Drained {
 }
 
 impl Source {
+    /// Returns the processes that write the ring at the same time; `None` if there are not several. A ring that is only followed may
+    /// have another consumer, which writes it too.
+    pub(crate) fn sharers(&self) -> Option<&Sharers> {
+        let is_drained = self.as_ring().is_some_and(|ring| ring.mode == Mode::Drain);
+        self.file.liveness.sharers().filter(|_| is_drained)
+    }
+
     /// Maps and locks a ring. `last_batch` is the last counted batch of the agent's rings, from this process or the one before.
     /// If it is of this ring, the next drain finds out what became of it.
     ///

@@ -9,7 +9,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for an answer. pmcd waits for five seconds for the daemon, and a configuration takes three look-ups at most.
+/// Time for an answer. pmcd waits for five seconds for the daemon, and a configuration takes three look-ups at most, or five with the
+/// option -U.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Time in which a killed process ends, unless the kernel holds it.
 pub(super) const END_TIME: Duration = Duration::from_millis(200);

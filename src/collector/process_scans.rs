@@ -11,7 +11,6 @@ use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::{ScanFailed, ScanThreads};
 use crate::source::Source;
-use crate::source::ring::Mode;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use std::vec;
@@ -180,7 +179,7 @@ impl Collector {
     }
 
     /// Applies the result of a process scan, except for what concerns single agents.
-    fn begin_application(&mut self, process_scan: ProcessScan) {
+    pub(super) fn begin_application(&mut self, process_scan: ProcessScan) {
         let files = || self.agents.values().flat_map(Agent::attached);
         // It does not tell which processes write the files that were attached meanwhile. The next scan, which is due, does.
         if files().all(|(id, _)| process_scan.request.includes(id.ino)) || !process_scan.is_complete
@@ -198,7 +197,7 @@ impl Collector {
     }
 
     /// Applies the result of a process scan to the agents that are left, at least to one, until `end`.
-    fn continue_application(&mut self, now: Instant, end: Instant) {
+    pub(super) fn continue_application(&mut self, now: Instant, end: Instant) {
         let Some((process_scan, mut keys)) = self.process_scans.applied.take() else {
             return;
         };
@@ -225,20 +224,17 @@ impl Collector {
             return;
         }
         for source in &mut agent.sources {
-            // A ring that is only followed may have another consumer.
-            let is_drained = source
-                .as_ring()
-                .is_some_and(|ring| ring.mode == Mode::Drain);
             let file = &mut source.file;
             let id = file.facts.id;
-            let sharers = file.liveness.end_process_scan(process_scan, id, &file.path);
-            if let Some(sharers) = sharers.filter(|_| is_drained) {
+            let others = file.liveness.end_process_scan(process_scan, id, &file.path);
+            let are_others = others.is_some();
+            if let Some(sharers) = source.sharers().filter(|_| are_others) {
                 let _about = log::about(Some(agent.name.owner));
-                let (instance, path) = (&agent.name.instance, log::shown(&file.path));
+                let (instance, path) = (&agent.name.instance, log::shown(&source.file.path));
                 tracing::warn!("agent {instance}: {path}: {sharers}");
             }
         }
-        // Of several rings, the process of the last one counts if it is known.
+        // Of several rings, the last one counts that the scan was for, or whose process is known.
         let mut sources = agent.sources.iter().rev();
         let known = |source: &&Source| source.file.liveness.facts().is_some();
         let Some(source) = sources.find(|source| is_asked(source) || known(source)) else {

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Which agents a drain passes over.
+//! Which agents a drain passes over, and what a process scan tells of an agent.
 
-use super::Collector;
+use super::{Collector, transports};
 use crate::agents::Agent;
+use crate::base::file::FileFacts;
 use crate::config::{Config, DirectoryPattern};
+use crate::procfs::process::ProcessId;
+use crate::procfs::process_scan::ProcessScan;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::fstat;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -220,5 +224,33 @@ fn unchanged_store_is_skipped() {
                 .expect("written");
         }
         assert!(!agents.agents.poll(0).is_idle(now + SECOND / 2));
+    }
+}
+
+#[test]
+fn agent_with_several_writers_is_of_no_process() {
+    for observe in [false, true] {
+        let (dir, mut agents, now) = agent(observe);
+        let ring = File::options().write(true).open(dir.path().join("a"));
+        let ring = ring.expect("there");
+        tick(&mut agents, now);
+        let facts = FileFacts::new(&fstat(&ring).expect("open"));
+        let [first, second] = [1, 2].map(|start| ProcessId {
+            pid: u32::MAX,
+            start,
+        });
+        for (processes, is_known) in [
+            (&[(first, 1)][..], true),
+            // A program that follows the ring cannot tell a consumer from an agent.
+            (&[(first, 1), (second, 1)][..], observe),
+        ] {
+            let found = ProcessScan::of_processes(&facts, &dir.path().join("a"), processes);
+            agents.begin_application(found);
+            agents.continue_application(now, now);
+            let found = agents.iter().next().expect("one");
+            assert_eq!(found.pid().is_some(), is_known, "{processes:?}");
+            let process = transports::process_of(found);
+            assert_eq!(process.is_some(), is_known, "{processes:?}");
+        }
     }
 }

@@ -71,11 +71,12 @@ impl Collector {
 }
 
 /// Returns the process that writes the files of an agent. `None`: it is not known, or there are several.
-fn process_of(agent: &Agent) -> Option<ProcessId> {
+pub(super) fn process_of(agent: &Agent) -> Option<ProcessId> {
     let mut writers = agent
         .sources
         .iter()
         .map(|source| source.file.liveness.writer());
     let first = writers.next()??;
-    writers.all(|writer| writer == Some(first)).then_some(first)
+    let is_only = !agent.is_shared() && writers.all(|writer| writer == Some(first));
+    is_only.then_some(first)
 }

@@ -43,7 +43,7 @@ pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
     loaded.config = file.nixl.ok_or_else(|| ConfigError::Value {
         path: path.into(),
         line: 1,
-        message: "the file has no section [nixl]; write [nixl] above the keys, or remove the file for the defaults".into(),
+        message: "the file has no section [nixl]; write [nixl] above the keys".into(),
     })?;
     if loaded.config.containers {
         loaded.warnings.push(format!(

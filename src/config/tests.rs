@@ -25,7 +25,7 @@ fn file_without_the_section_is_an_error() {
     for text in ["", "\n", "# user = \"root\"\n"] {
         assert_eq!(
             err(text),
-            "nixl.conf:1: the file has no section [nixl]; write [nixl] above the keys, or remove the file for the defaults"
+            "nixl.conf:1: the file has no section [nixl]; write [nixl] above the keys"
         );
     }
 }

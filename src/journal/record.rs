@@ -3,8 +3,8 @@
 //! One agent's record in the state file: its words and their meaning.
 //!
 //! The names of an agent are written before the record counts as used. Only [`rename`] changes one later. What changes else is in two
-//! entries, and a generation names the valid one. To change it, the other entry is written, then the generation is raised. A kill at any instruction leaves
-//! either the old entry or the new one valid, never a mixture.
+//! entries, and a generation names the valid one. To change it, the other entry is written, then the generation is raised. A kill at any
+//! instruction leaves either the old entry or the new one valid, never a mixture.
 //!
 //! No process reads a record while another process writes it. The next daemon reads what this one had stored when it was killed.
 //! That is every store up to one instruction, whatever the order in which the processor made them visible. So only the compiler

@@ -93,18 +93,19 @@ impl Agent {
         })
     }
 
+    /// True if several processes write one of its rings, so that none of them is the agent's.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.sources.iter().any(|source| source.sharers().is_some())
+    }
+
     /// Returns the process that writes its files. If it is not known, the one that its store names, unless the agent has exited.
     /// `None` if several processes write one file.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        let mut sources = self.sources.iter().rev();
-        // Of several processes, none is the agent's.
-        if sources
-            .clone()
-            .any(|source| source.file.liveness.sharers().is_some())
-        {
+        if self.is_shared() {
             return None;
         }
+        let mut sources = self.sources.iter().rev();
         let known = sources.find_map(|source| Some(source.file.liveness.writer()?.pid));
         let lives = self.entry.agent_state != AgentState::Exited;
         let said = || u32::try_from(self.store()?.description.pid).ok();

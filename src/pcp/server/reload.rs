@@ -37,7 +37,7 @@ impl Server {
             None => self.begin(config).map_err(|err| self.reject(&err))?,
             Some(rights) => {
                 rights.allow(config).map_err(|err| self.reject(&err))?;
-                // Drains directories that are no longer scanned once more.
+                // A last drain of the directories that are left out.
                 self.refresh();
                 self.collector.configure(config);
                 if !self.is_waiting() {
@@ -77,15 +77,18 @@ impl Server {
 
     /// Reads the configuration again if it is time. There was no valid one yet, since name services did not answer.
     pub(super) fn read_again(&mut self, now: Instant) {
-        match self.phase {
-            Phase::NoConfiguration {
-                read_again: Some(when),
-            } if now >= when => drop(self.reload()),
-            _ => {}
+        let Phase::NoConfiguration { read_again } = &mut self.phase else {
+            return;
+        };
+        if read_again.is_some_and(|when| now >= when) {
+            // Also if the user of a configuration that can be read now is not available.
+            *read_again = Some(now + READ_AGAIN);
+            let _ = self.reload();
         }
     }
 
-    /// Shows an error of the configuration in `nixl.control.config_error`.
+    /// Shows an error of the configuration in `nixl.control.config_error`. Before the first valid one, plans to read it again if the name
+    /// services did not answer.
     pub(super) fn note_error(&mut self, err: &ConfigError) {
         self.control.config_error = err.to_string();
         if let Phase::NoConfiguration { read_again } = &mut self.phase {
