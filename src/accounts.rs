@@ -94,25 +94,38 @@ pub fn local_name(uid: u32) -> String {
     found.map_or_else(|| uid.to_string(), |user| user.name.to_owned())
 }
 
+/// Limit of questions to the name services that are asked at the same time.
+const MAX_QUESTIONS: usize = 16;
+
 /// Lines that getent(1) has answered, by database and key. A configuration with the names of the one before needs no look-up.
 static ANSWERS: LazyLock<Mutex<HashMap<(&str, String), String>>> = LazyLock::new(Mutex::default);
 
-/// Asks the name services for the lines of keys, and waits for the answer. Asks once for each key. Returns the lines that exist.
-fn ask(database: &'static str, keys: &[&str]) -> Result<Vec<String>, NotAnswered> {
+/// Looks keys up in databases of nsswitch.conf(5), all at the same time, and waits for the answers. A line that was answered once is
+/// not asked for again. Returns the lines; `None` for a key that does not exist.
+fn ask(questions: &[(&'static str, &str)]) -> Vec<Result<Option<String>, NotAnswered>> {
     let mut known = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let missing = keys.iter().map(|&key| key.to_owned());
-    let missing: Vec<String> = missing
-        .filter(|key| !known.contains_key(&(database, key.clone())))
-        .collect();
-    if !missing.is_empty() {
-        let text = Lookup::start(database, &missing, Instant::now())?.wait()?;
-        for line in text.lines() {
-            let name = line.split([':', ' ']).next().unwrap_or_default();
-            known.insert((database, name.to_owned()), line.to_owned());
-        }
+    let start = |&(database, key): &(&'static str, &str)| {
+        // getent(1) takes a number for an id.
+        let is_known =
+            known.contains_key(&(database, key.to_owned())) || key.parse::<u64>().is_ok();
+        (!is_known).then(|| Lookup::start(database, &[key.to_owned()], Instant::now()))
+    };
+    // All are started before the first one is waited for.
+    let lookups: Vec<_> = questions.iter().map(start).collect();
+    let mut lines = Vec::new();
+    for (&(database, key), lookup) in questions.iter().zip(lookups) {
+        let question = (database, key.to_owned());
+        lines.push(match lookup {
+            None => Ok(known.get(&question).cloned()),
+            // A name service may spell the name in another way.
+            Some(lookup) => lookup.and_then(Lookup::wait).map(|text| {
+                let line = text.lines().next()?.to_owned();
+                known.insert(question, line.clone());
+                Some(line)
+            }),
+        });
     }
-    let line = |key: &&str| known.get(&(database, (*key).to_owned())).cloned();
-    Ok(keys.iter().filter_map(line).collect())
+    lines
 }
 
 /// Returns the user ids of login names. Waits for the name services if a name is not in /etc/passwd.
@@ -120,22 +133,25 @@ fn ask(database: &'static str, keys: &[&str]) -> Result<Vec<String>, NotAnswered
 /// # Errors
 /// A name has no account, or the name services do not answer.
 pub fn uids(names: &[&str]) -> Result<Vec<u32>, AccountError> {
-    let mut text = passwd_file();
-    let is_local = |name: &str| users(&text).any(|user| user.name == name);
+    let text = passwd_file();
+    let local = users(&text).map(|user| (user.name, user.uid));
+    let mut known: HashMap<&str, u32> = local.collect();
     let others: Vec<&str> = { names.iter().copied() }
-        .filter(|name| !is_local(name))
+        .filter(|name| !known.contains_key(name))
         .collect();
-    if let Some(name) = others.first() {
-        let answer = ask("passwd", &others).map_err(|why| AccountError::NotAnswered {
-            name: (*name).to_owned(),
-            why,
-        })?;
-        text += "\n";
-        text += &answer.join("\n");
+    for others in others.chunks(MAX_QUESTIONS) {
+        let questions: Vec<_> = others.iter().map(|&name| ("passwd", name)).collect();
+        for (&name, line) in others.iter().zip(ask(&questions)) {
+            let line = line.map_err(|why| AccountError::NotAnswered {
+                name: name.to_owned(),
+                why,
+            })?;
+            let user = line.as_deref().and_then(|line| users(line).next());
+            known.extend(user.map(|user| (name, user.uid)));
+        }
     }
     let uid = |&name: &&str| {
-        let found = users(&text).find(|user| user.name == name);
-        found.map(|user| user.uid).ok_or(AccountError::Unknown {
+        known.get(name).copied().ok_or(AccountError::Unknown {
             name: name.to_owned(),
         })
     };
@@ -154,15 +170,22 @@ pub fn account(name: &str) -> Result<UserAccount, AccountError> {
     };
     let mut text = passwd_file();
     let is_local = users(&text).any(|user| user.name == name);
+    let mut questions = vec![("initgroups", name)];
     if !is_local {
-        text = ask("passwd", &[name]).map_err(not_answered)?.join("\n");
+        questions.push(("passwd", name));
     }
-    let user = users(&text).find(|user| user.name == name);
+    let mut answers = ask(&questions).into_iter();
+    let groups = answers.next().unwrap_or(Ok(None));
+    if let Some(line) = answers.next() {
+        text = line.map_err(not_answered)?.unwrap_or_default();
+    }
+    let is_meant = |user: &User| !is_local || user.name == name;
+    let user = users(&text).find(is_meant);
     let user = user.ok_or(AccountError::Unknown {
         name: name.to_owned(),
     })?;
-    let line = match ask("initgroups", &[name]) {
-        Ok(lines) => lines.join("\n"),
+    let line = match groups {
+        Ok(line) => line.unwrap_or_default(),
         Err(why) if is_local => {
             tracing::warn!(
                 "user {name}: only its groups in /etc/group are known: {why}; if it needs others, run ./Install again when `getent initgroups {name}` answers"

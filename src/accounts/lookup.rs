@@ -9,8 +9,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for an answer. pmcd waits for five seconds for the daemon, and a configuration takes three look-ups at most, or five with the
-/// option -U.
+/// Time for an answer. pmcd waits for five seconds for the daemon, and a configuration waits for three answers at most: of the user, of
+/// the owners, and of the user of the option -U.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Time in which a killed process ends, unless the kernel holds it.
 pub(super) const END_TIME: Duration = Duration::from_millis(200);
@@ -89,12 +89,21 @@ impl Lookup {
         }
     }
 
-    /// Waits for the answer for `wait` at most. Returns `None` while the process runs. Kills it when its time is over.
+    /// Waits for the answer for `wait` at most. Returns `None` while the process runs. Kills it if its time was over before.
     pub fn poll(&mut self, wait: Duration, now: Instant) -> Option<Result<String, NotAnswered>> {
-        let end = Instant::now() + wait;
+        // It may have answered long ago, while this process did something else.
+        let answer = self.answer_within(Duration::ZERO);
+        if answer.is_some() {
+            return answer;
+        }
         if now >= self.deadline && !self.is_killed {
             self.is_killed = self.child.kill().is_ok();
         }
+        self.answer_within(wait)
+    }
+
+    fn answer_within(&mut self, wait: Duration) -> Option<Result<String, NotAnswered>> {
+        let end = Instant::now() + wait;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if !self.has_ended {
