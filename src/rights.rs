@@ -7,7 +7,7 @@
 
 use crate::accounts;
 use crate::config::Config;
-use caps::Capability;
+use caps::{Capability, CapsHashSet};
 use confine::{Confinement, OwnPaths};
 use nix::unistd::geteuid;
 use privilege::NotAllowed;
@@ -21,6 +21,9 @@ pub struct Rights {
     /// Uid that the process was started with. It keeps this uid if no user is configured.
     started_as: u32,
     uid: u32,
+    /// Capabilities that it was started with.
+    had: CapsHashSet,
+    /// Those that it keeps.
     capabilities: Vec<Capability>,
     /// What Landlock allows. `None`: everything.
     confinement: Option<Confinement>,
@@ -34,15 +37,17 @@ pub struct Rights {
 pub struct OtherRights(String);
 
 impl Rights {
-    /// Returns the rights that a process of this uid has with a configuration.
+    /// Returns the rights that a process has with a configuration. `had`: the capabilities that were permitted before.
     #[must_use]
-    pub fn of(config: &Config, started_as: u32) -> Self {
+    pub fn of(config: &Config, started_as: u32, had: CapsHashSet) -> Self {
         let user = config.user.as_ref();
         let uid = user.map_or(started_as, |account| account.uid);
+        let needed = privilege::needed(uid, config).into_iter();
         Self {
             started_as,
             uid,
-            capabilities: privilege::needed(uid, config),
+            capabilities: needed.filter(|cap| had.contains(cap)).collect(),
+            had,
             confinement: (!config.proc_facts).then(|| Confinement::of(config)),
         }
     }
@@ -52,7 +57,7 @@ impl Rights {
     /// # Errors
     /// The first difference, with the key that causes it.
     pub fn allow(&self, config: &Config) -> Result<(), OtherRights> {
-        let other = Self::of(config, self.started_as);
+        let other = Self::of(config, self.started_as, self.had.clone());
         let names = |rights: &Self| privilege::names(rights.capabilities.iter().copied());
         let difference = if self.uid != other.uid {
             format!("user: the PMDA runs as uid {}, not {}", self.uid, other.uid)
@@ -141,7 +146,7 @@ mod tests {
         ];
         for (at, before) in configs.iter().enumerate() {
             for (other_at, now) in configs.iter().enumerate() {
-                let allowed = Rights::of(before, 0).allow(now);
+                let allowed = Rights::of(before, 0, caps::all()).allow(now);
                 assert_eq!(allowed.is_ok(), at == other_at, "{before:?}\n{now:?}");
                 if let Err(err) = allowed {
                     assert!(err.to_string().contains("run ./Install"), "{err}");
@@ -152,7 +157,7 @@ mod tests {
 
     #[test]
     fn configuration_that_needs_the_same_rights_is_allowed() {
-        let rights = Rights::of(&config(|_| ()), 0);
+        let rights = Rights::of(&config(|_| ()), 0, caps::all());
         for now in [
             config(|config| config.retain = Duration::ZERO),
             config(|config| config.owners = Some(vec![1, 2])),
@@ -162,7 +167,15 @@ mod tests {
             assert!(rights.allow(&now).is_ok(), "{now:?}");
         }
         // Without a user the process stays as it was started.
-        let by_name = Rights::of(&config(|_| ()), 4242);
+        let by_name = Rights::of(&config(|_| ()), 4242, caps::all());
         assert!(by_name.allow(&config(|config| config.user = None)).is_ok());
+        // What the process never had cannot be missing.
+        let without = Rights::of(
+            &config(|config| config.user = None),
+            4242,
+            CapsHashSet::new(),
+        );
+        let observes = config(|config| (config.user, config.observe) = (None, true));
+        assert!(without.allow(&observes).is_ok());
     }
 }

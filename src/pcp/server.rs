@@ -18,7 +18,7 @@ use crate::journal::Journal;
 use crate::metrics::control::Control;
 use crate::procfs::process::ProcessId;
 use crate::rights::Rights;
-use crate::rights::privilege::NotAllowed;
+use crate::rights::privilege::{self, NotAllowed};
 use nix::unistd::getuid;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -146,7 +146,7 @@ impl Server {
     /// Becomes the user of the first valid configuration, and begins to work. Until then the process has no other thread: one that a
     /// system call blocks would block setuid(2).
     fn begin(&mut self, config: &Config) -> Result<(), NotAllowed> {
-        let rights = Rights::of(config, getuid().as_raw());
+        let rights = Rights::of(config, getuid().as_raw(), privilege::permitted());
         self.journal = (self.enter_account)(config)?;
         self.rights = Some(rights);
         self.collector = Collector::new(config);
@@ -164,18 +164,18 @@ impl Server {
         self.control.config_read = Some(when);
     }
 
-    /// True if this process does not drain: there was no valid configuration yet, or another pmdanixl drains the rings of this host.
-    /// Then only `nixl.control` has values.
+    /// True if this process drains. It does not before a valid configuration, and while another pmdanixl drains the rings of this host:
+    /// then only `nixl.control` has values.
     #[must_use]
-    pub fn is_waiting(&self) -> bool {
-        self.phase != Phase::Serving
+    pub fn is_serving(&self) -> bool {
+        self.phase == Phase::Serving
     }
 
     /// Scans for new rings and drains all rings, within the budget of an answer.
     pub fn refresh(&mut self) {
         let until = Instant::now() + NEW_AGENT_WAIT;
         self.collect(FETCH);
-        if !self.is_waiting() {
+        if self.is_serving() {
             let left = until.saturating_duration_since(Instant::now());
             self.collector.publish_waiting(left);
             self.update_indoms();
@@ -186,13 +186,13 @@ impl Server {
     /// Scans and drains for a request about instances or labels, at most once per `drain_interval`. Such a request
     /// reads no values, and clients ask about one instance domain after the other.
     pub fn refresh_instances(&mut self) {
-        if self.is_waiting() || self.refreshed.elapsed() >= self.control.drain_interval {
+        if !self.is_serving() || self.refreshed.elapsed() >= self.control.drain_interval {
             self.refresh();
         }
     }
 
     fn collect(&mut self, budget: TimeBudget) {
-        let is_first = self.is_waiting();
+        let is_first = !self.is_serving();
         if !self.start_serving() {
             return;
         }
@@ -230,7 +230,7 @@ impl Server {
 
     /// Drains once more and saves the instance ids. It drains before it scans, because the scan may take long.
     pub(super) fn finish(&mut self) {
-        if self.is_waiting() {
+        if !self.is_serving() {
             return;
         }
         self.drain(None, SHUTDOWN.drain);

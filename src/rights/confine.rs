@@ -89,8 +89,12 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> 
             match reach(pattern) {
                 Some(path) => allowed.push((path, access)),
                 None => tracing::warn!(
-                    "{key}: {} is not there, and stays out of reach: make it, and run ./Install again",
-                    pattern.path
+                    "{key}: {} stays out of reach, since {}, and run ./Install again",
+                    pattern.path,
+                    match directory::prefix(pattern) == Path::new("/") {
+                        true => "its first part is a wildcard: name the directory at the top",
+                        false => "it is not there: make it",
+                    }
                 ),
             }
         }

@@ -51,10 +51,6 @@ fn become_user(account: Option<&UserAccount>, config: &Config) -> Result<(), Err
             .and_then(|()| setgroups(&groups))
             .and_then(|()| setuid(uid))?;
     }
-    // A user other than root has no capabilities.
-    if account.is_none() && !getuid().is_root() {
-        return Ok(());
-    }
     let needed = needed(getuid().as_raw(), config);
     keep_only(&needed, &needed)?;
     set_no_new_privs()
@@ -91,10 +87,9 @@ pub fn raised<T>(run: impl FnOnce() -> T) -> T {
 
 /// Puts all permitted capabilities into effect. Returns those that were in effect before.
 fn raise() -> CapsHashSet {
-    let [before, permitted] =
-        [CapSet::Effective, CapSet::Permitted].map(|set| caps::read(None, set).unwrap_or_default());
+    let before = caps::read(None, CapSet::Effective).unwrap_or_default();
     // Permitted capabilities may always be put into effect (capabilities(7)).
-    let _ = caps::set(None, CapSet::Effective, &permitted);
+    let _ = caps::set(None, CapSet::Effective, &permitted());
     before
 }
 
@@ -104,6 +99,12 @@ const OF_READER: [Capability; 3] = [
     Capability::CAP_DAC_READ_SEARCH,
     Capability::CAP_DAC_OVERRIDE,
 ];
+
+/// Returns the capabilities that the process may put into effect.
+#[must_use]
+pub fn permitted() -> CapsHashSet {
+    caps::read(None, CapSet::Permitted).unwrap_or_default()
+}
 
 /// Starts a program with the capabilities of this process that reading other users' sockets needs.
 ///
@@ -134,17 +135,17 @@ pub fn limit_reader() -> Result<(), Errno> {
     set_no_new_privs()
 }
 
-/// Puts capabilities into effect, and gives up all but the permitted ones for good.
-fn keep_only(effective: &[Capability], permitted: &[Capability]) -> Result<(), Errno> {
-    let had = caps::read(None, CapSet::Permitted).unwrap_or_default();
-    let kept = |all: &[Capability]| -> CapsHashSet {
+/// Puts capabilities into effect, and gives up all but those of `kept` for good.
+fn keep_only(effective: &[Capability], kept: &[Capability]) -> Result<(), Errno> {
+    let had = permitted();
+    let of_those = |all: &[Capability]| -> CapsHashSet {
         let all = all.iter().copied();
         all.filter(|cap| had.contains(cap)).collect()
     };
     // Permitted last, since it bounds the others; then they cannot come back.
     let dropped = caps::clear(None, CapSet::Inheritable)
-        .and_then(|()| caps::set(None, CapSet::Effective, &kept(effective)))
-        .and_then(|()| caps::set(None, CapSet::Permitted, &kept(permitted)));
+        .and_then(|()| caps::set(None, CapSet::Effective, &of_those(effective)))
+        .and_then(|()| caps::set(None, CapSet::Permitted, &of_those(kept)));
     dropped.map_err(|_| Errno::EPERM)
 }
 

@@ -387,7 +387,7 @@ pub fn is_reload_allowed(before: &str, after: &str) -> Result<(), String> {
         let loaded = config::parse(Path::new("nixl.conf"), &format!("[nixl]\n{keys}"));
         loaded.expect("valid keys").config
     });
-    let allowed = Rights::of(&before, 0).allow(&after);
+    let allowed = Rights::of(&before, 0, caps::all()).allow(&after);
     allowed.map_err(|err| err.to_string())
 }
 
