@@ -396,7 +396,7 @@ fn two_unrelated_writers_of_one_ring_are_reported() {
     let mut children = vec![mapper("worker", "0", &path)];
     // A parent and its child may share a mapping.
     let (status, said) = home.check();
-    let problem = "2 processes write this ring: pid ";
+    let problem = "2 processes can write this ring: pid ";
     assert!(status == 0 && !said.contains(problem), "{said}");
     drop(writer);
     children.push(mapper("worker", "0", &path));

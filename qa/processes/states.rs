@@ -376,7 +376,7 @@ fn several_writers_of_one_ring_are_logged_and_have_no_pid() {
     becomes(&pmcd, "agent", LIVE);
     let second = Sample::start(&home, "agent", STEADY);
     let pids = format!(
-        "2 processes write this ring: pid {}, {}; ",
+        "2 processes can write this ring: pid {}, {}; ",
         first.pid(),
         second.pid()
     );

@@ -12,6 +12,7 @@ use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::{ScanFailed, ScanThreads};
 use crate::source::Source;
 use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use std::vec;
 
@@ -203,7 +204,11 @@ impl Collector {
         };
         let moment = self.clock.at(now);
         while let Some(key) = keys.next() {
-            self.apply_to_agent(&process_scan, key, &moment);
+            let was_published = self.get(key).is_some_and(Agent::is_published);
+            let apply = || self.apply_to_agent(&process_scan, key, &moment);
+            if catch_unwind(AssertUnwindSafe(apply)).is_err() {
+                self.reject_after_panic(key, was_published);
+            }
             if Instant::now() >= end {
                 self.process_scans.applied = Some((process_scan, keys));
                 return;
@@ -242,9 +247,9 @@ impl Collector {
         };
         let user = self.process_scans.user_names.get(source.file.facts.uid);
         let of_file = agent.facts_of_files(Some(&user));
-        // If the process was not found, its facts stay as they were.
+        // If the process was not found, its facts stay as they were. Of several processes, none is the agent's.
         let of_process = source.file.liveness.facts().or(agent.facts.current());
-        let mut facts = match of_process {
+        let mut facts = match of_process.filter(|_| !agent.is_shared()) {
             Some(of_process) => of_file.merge(of_process),
             None => of_file,
         };

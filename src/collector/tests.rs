@@ -6,6 +6,8 @@ use super::{Collector, transports};
 use crate::agents::Agent;
 use crate::base::file::FileFacts;
 use crate::config::{Config, DirectoryPattern};
+use crate::log;
+use crate::procfs::facts::Facts;
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::ProcessScan;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -244,13 +246,57 @@ fn agent_with_several_writers_is_of_no_process() {
             // A program that follows the ring cannot tell a consumer from an agent.
             (&[(first, 1), (second, 1)][..], observe),
         ] {
-            let found = ProcessScan::of_processes(&facts, &dir.path().join("a"), processes);
+            let mut found = ProcessScan::of_processes(&facts, &dir.path().join("a"), processes);
+            let mut of_process = Facts::default();
+            of_process.set("command", Some("serve"));
+            found.facts.insert(first, of_process);
             agents.begin_application(found);
             agents.continue_application(now, now);
             let found = agents.iter().next().expect("one");
             assert_eq!(found.pid().is_some(), is_known, "{processes:?}");
             let process = transports::process_of(found);
             assert_eq!(process.is_some(), is_known, "{processes:?}");
+            let facts = found.labelled_facts();
+            assert_eq!(facts.get("command").is_some(), is_known, "{processes:?}");
         }
     }
+}
+
+#[test]
+fn panic_over_the_processes_of_one_agent_costs_the_others_nothing() {
+    let (dir, mut agents, now) = agent(false);
+    let rings = ["a", "b"].map(|name| dir.path().join(name));
+    fs::copy(&rings[0], &rings[1]).expect("copied");
+    tick(&mut agents, now);
+    let [bad, good] = rings.clone().map(|path| {
+        let file = File::open(path).expect("there");
+        FileFacts::new(&fstat(file).expect("open"))
+    });
+    let writers = [1, 2].map(|start| {
+        (
+            ProcessId {
+                pid: u32::MAX,
+                start,
+            },
+            1,
+        )
+    });
+    let mut found = ProcessScan::of_processes(&bad, &rings[0], &writers);
+    found.request.files.insert(good.id, good);
+    let fail = |event: &str| assert!(!event.contains("processes can write"), "a defect");
+    log::tests::with_events(fail, || {
+        agents.begin_application(found);
+        agents.continue_application(now, now + LONG);
+    });
+    let seen = agents.iter().map(|agent| {
+        let has_facts = agent.facts.current().is_some();
+        (
+            agent.name.instance.to_string(),
+            agent.sources.len(),
+            has_facts,
+        )
+    });
+    let mut seen = Vec::from_iter(seen);
+    seen.sort();
+    assert_eq!(seen, [("a".into(), 0, false), ("b".into(), 1, true)]);
 }

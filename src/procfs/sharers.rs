@@ -20,7 +20,7 @@ pub struct Sharers {
 
 impl Sharers {
     /// Returns the unrelated processes among these; `None` if there are fewer than two. A forked process inherits the mappings of
-    /// its parent.
+    /// its parent. Those of a parent that has ended cannot be told from agents.
     #[must_use]
     pub fn of(processes: &[&MappingProcess]) -> Option<Self> {
         let all = topmost(processes).into_iter();
@@ -46,12 +46,12 @@ impl Display for Sharers {
         let pids = self.first.iter().map(|process| process.pid.to_string());
         let pids = Vec::from_iter(pids).join(", ");
         let count = self.first.len() + self.more;
-        write!(f, "{count} processes write this ring: pid {pids}")?;
+        write!(f, "{count} processes can write this ring: pid {pids}")?;
         if self.more > 0 {
             write!(f, " and {} more", self.more)?;
         }
         f.write_str(
-            "; they can corrupt it, so that events are lost or counted wrongly; give each process an agent name or a directory \
+            "; several agents corrupt it, so that events are lost or counted wrongly: give each process an agent name or a directory \
              (NIXL_TELEMETRY_DIR) of its own, and end other programs that drain it",
         )
     }

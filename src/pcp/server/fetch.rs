@@ -16,7 +16,7 @@ impl Server {
     /// Writes the result of a fetch: for each metric the values of the requested instances. An instance without a value
     /// is left out. While another pmdanixl drains, all metrics but `nixl.control` get PM_ERR_AGAIN.
     pub fn answer(&mut self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
-        if !self.is_waiting() {
+        if self.is_serving() {
             self.control.activity = self.collector.activity();
             self.control.is_persistent = self.collector.is_persistent();
             let is_of_host = |&pmid: &u32| HOST.contains(&cluster_and_item(pmid).0);
@@ -43,7 +43,7 @@ impl Server {
                 answer.set_error(sys::PM_ERR_PMID);
                 continue;
             };
-            if self.is_waiting() && cluster != CONTROL {
+            if !self.is_serving() && cluster != CONTROL {
                 answer.set_error(sys::PM_ERR_AGAIN);
                 continue;
             }

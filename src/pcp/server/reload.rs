@@ -40,7 +40,7 @@ impl Server {
                 // A last drain of the directories that are left out.
                 self.refresh();
                 self.collector.configure(config);
-                if !self.is_waiting() {
+                if self.is_serving() {
                     self.collect_within(FETCH, Some(Allowance::first_drain()));
                     self.update_indoms();
                 }
@@ -57,7 +57,7 @@ impl Server {
     fn read(&mut self) -> Result<LoadedConfig, ConfigError> {
         let read = Arc::clone(&self.read_config);
         // There is nothing to drain, and a thread could block setuid(2).
-        if self.is_waiting() {
+        if !self.is_serving() {
             return read();
         }
         let reader = thread::Builder::new().name("configuration".into());

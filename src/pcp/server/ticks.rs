@@ -11,7 +11,7 @@ impl Server {
     /// Starts a tick: a scan and a drain with more time than [`Server::refresh`] has, then the work that no answer
     /// needs. Runs the first piece. [`Server::continue_tick`] does the rest.
     pub(in crate::pcp) fn tick(&mut self) {
-        if self.is_waiting() {
+        if !self.is_serving() {
             self.read_again(Instant::now());
             return self.collect(FETCH);
         }

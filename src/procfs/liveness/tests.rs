@@ -275,7 +275,7 @@ fn several_writers_are_returned_once_for_each_set() {
     assert_eq!(shown(1), None, "a forked process is not another writer");
     let two = shown(2).expect("two processes");
     assert!(
-        two.starts_with("2 processes write this ring: pid 4200000000, 4200000001; "),
+        two.starts_with("2 processes can write this ring: pid 4200000000, 4200000001; "),
         "{two}"
     );
     assert_eq!(shown(2), None, "the set is the one before");
