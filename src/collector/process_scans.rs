@@ -6,6 +6,7 @@ use super::Collector;
 use crate::accounts::names::UserNames;
 use crate::agents::{Agent, AgentKey};
 use crate::base::clock::Now;
+use crate::base::file::FileFacts;
 use crate::log;
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
@@ -155,10 +156,15 @@ impl Collector {
         let mut inodes = HashSet::new();
         for agent in self.agents.values_mut() {
             for source in &mut agent.sources {
-                inodes.insert(source.file.facts.id.ino);
-                if source.file.liveness.begin_process_scan(is_full) {
-                    let facts = source.current_facts();
-                    request.files.extend(facts.map(|facts| (facts.id, facts)));
+                let file = &mut source.file;
+                inodes.insert(file.facts.id.ino);
+                if file.liveness.begin_process_scan(is_full) {
+                    let changed = file.liveness.change_time();
+                    let facts = FileFacts {
+                        changed,
+                        ..file.facts
+                    };
+                    request.files.insert(facts.id, facts);
                 }
             }
         }

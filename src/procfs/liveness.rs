@@ -53,7 +53,7 @@ pub struct Liveness {
     change_time: (i64, i64),
     /// True if the next process scan is to look for the writer.
     needs_scan: bool,
-    /// Change time of the file before a process scan that showed no writer. While it is the current one, processes that have the
+    /// Change time of the file at the last check before a process scan that showed no writer. While it is the current one, processes that have the
     /// file only read it: an agent that starts changes the file.
     only_readers_since: Option<(i64, i64)>,
 }
@@ -164,6 +164,12 @@ impl Liveness {
     #[must_use]
     pub fn has_no_holder(&self) -> bool {
         self.holder == Holder::Absent
+    }
+
+    /// Returns the change time of the file at the last check.
+    #[must_use]
+    pub fn change_time(&self) -> (i64, i64) {
+        self.change_time
     }
 
     /// Returns for how long no other process has had the file; `None` if one has it or it is not known.

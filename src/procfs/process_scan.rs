@@ -10,6 +10,9 @@ use crate::procfs::facts::Facts;
 use crate::procfs::facts::pods::Pods;
 use crate::procfs::process::{INIT_PID, ProcessId, ProcessStat, has_ended, sees_host};
 use crate::procfs::scan_threads::ScanContext;
+use nix::sys::stat::makedev;
+#[cfg(test)]
+use nix::sys::stat::{major, minor};
 use nix::unistd::geteuid;
 use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
@@ -33,7 +36,7 @@ const MAX_LINE: u64 = 8192;
 /// What a process scan looks for.
 #[derive(Debug, Default)]
 pub struct ScanRequest {
-    /// Files as they were before the scan. The scan reads facts of the processes that write them.
+    /// Files as they were at the last check before the scan. The scan reads facts of the processes that write them.
     pub files: HashMap<FileId, FileFacts>,
     /// Inode numbers of these and other files. The scan finds the processes that have them mapped. `None`: all files.
     pub inodes: Option<HashSet<u64>>,
@@ -105,7 +108,8 @@ impl ProcessScan {
         path: &Path,
         processes: &[(ProcessId, u32)],
     ) -> Self {
-        let path = format!("{} {}", device(facts.id.dev), path.display());
+        let (major, minor) = (major(facts.id.dev), minor(facts.id.dev));
+        let path = format!("{major:02x}:{minor:02x} {}", path.display());
         let process = |&(id, parent): &(ProcessId, u32)| MappingProcess {
             id,
             parent,
@@ -222,13 +226,15 @@ impl ProcessScan {
     /// stat(2). If no device number matches, the path decides.
     #[must_use]
     pub fn processes_of(&self, file: FileId, path: &Path) -> Vec<&MappingProcess> {
-        let device = device(file.dev);
+        let device = Some(file.dev);
         let known = self.by_inode.get(&file.ino).into_iter().flatten();
         let known = known.filter_map(|(path, process)| Some((path.split_once(' ')?, process)));
         // Two containers may have a file with one inode number at one path.
-        let by_device = known.clone().any(|((other, _), _)| other == device);
+        let by_device = known
+            .clone()
+            .any(|((other, _), _)| device_number(other) == device);
         let found = known.filter(|((other, name), _)| match by_device {
-            true => *other == device,
+            true => device_number(other) == device,
             false => path == Path::new(name),
         });
         found.map(|(_, process)| process).collect()
@@ -247,6 +253,9 @@ impl ProcessScan {
         &self,
         files: impl IntoIterator<Item = (FileId, &'a Path)>,
     ) -> Option<Vec<ProcessId>> {
+        if self.nixl_processes.is_empty() {
+            return self.is_complete.then(Vec::new);
+        }
         let writers = files
             .into_iter()
             .flat_map(|(id, path)| self.processes_of(id, path));
@@ -266,10 +275,11 @@ pub fn topmost<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> 
         .collect()
 }
 
-/// Returns a device number in the format of /proc/PID/maps.
-fn device(dev: u64) -> String {
-    let (major, minor) = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
-    format!("{major:02x}:{minor:02x}")
+/// Returns the device number in a text of /proc/PID/maps.
+fn device_number(text: &str) -> Option<u64> {
+    let (major, minor) = text.split_once(':')?;
+    let number = |hex| u64::from_str_radix(hex, 16).ok();
+    Some(makedev(number(major)?, number(minor)?))
 }
 
 /// Reads the next line of maps, cut to [`MAX_LINE`] bytes. Returns false at the end.

@@ -20,13 +20,14 @@ impl Server {
         if has_changes {
             self.ids.mark_changed();
         }
-        let (mut withdrawn, mut published) = (HashSet::new(), Vec::new());
-        for change in changes {
+        let (mut withdrawn, mut gone, mut published) = (HashSet::new(), HashSet::new(), Vec::new());
+        for change in changes.into_iter().rev() {
             match change {
+                // The agent may have been published and withdrawn since the last update.
+                Change::Published(key) if gone.contains(&key) => {}
                 Change::Published(key) => published.push(key),
                 Change::Withdrawn { key, id } => {
-                    // The agent may have been published and withdrawn since the last update.
-                    published.retain(|&other| other != key);
+                    gone.insert(key);
                     withdrawn.extend(id);
                 }
                 // The id file no longer has its name. A new agent of this name gets another id, so that no counter of
@@ -36,7 +37,7 @@ impl Server {
         }
         self.indoms.agents.remove(&withdrawn);
         self.indoms.buckets.remove(&withdrawn);
-        published.into_iter().for_each(|key| self.publish(key));
+        { published.into_iter().rev() }.for_each(|key| self.publish(key));
         if has_changes || are_transports_new {
             self.update_transport_indoms();
         }
