@@ -10,13 +10,14 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// User id of `dirk`, whom the name service of the test knows, and another group of that user.
 const DIRK: u32 = 4242;
 const GROUP: u32 = 4300;
 
-/// A home with a name service that knows `dirk`, and that does not answer while the file `hangs` exists. The file `asked` has the keys
-/// of all look-ups.
+/// A home with a name service that knows `dirk`, and that does not answer while the file `hangs` exists. Where there is a file
+/// `answer`, it answers that. The file `asked` has the keys of all look-ups.
 fn home(settings: &str) -> Home {
     let home = Home::new();
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
@@ -27,6 +28,7 @@ fn home(settings: &str) -> Home {
 cd '{}'
 echo \"$*\" >>asked
 [ ! -e hangs ] || exec sleep 600
+[ ! -e answer ] || exec cat answer
 case \" $* \" in
 *initgroups*[Dd]irk*) echo 'dirk {GROUP}' ;;
 *[Dd]irk*|*{DIRK}*) echo 'dirk:x:{DIRK}:{DIRK}::/:/bin/sh' ;;
@@ -228,6 +230,36 @@ fn user_that_cannot_be_looked_up_at_the_start_is_named() {
         (values.len() == 1).then_some(())
     });
     assert_eq!(status(&link, "Groups:"), format!("{DIRK} {GROUP}"));
+}
+
+#[test]
+fn user_that_the_process_cannot_become_is_tried_every_ten_seconds() {
+    needs_root();
+    let home = home("user = \"dirk\"");
+    hang(&home);
+    let mut link = start(&home);
+    wait_for("the look-up has ended", || {
+        log(&home).contains("have not answered").then_some(())
+    });
+    // -1 is no user id (setuid(2)).
+    fs::write(
+        home.path("answer"),
+        "dirk:x:4294967295:4294967295::/:/bin/sh\n",
+    )
+    .expect("written");
+    fs::remove_file(home.path("hangs")).expect("there");
+    let tries = || log(&home).matches("cannot become user dirk").count();
+    wait_for("a try", || (tries() > 0).then_some(()));
+    let first = Instant::now();
+    for _ in 0..100 {
+        link.values("control.drain_interval").expect("an answer");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let tries = u64::try_from(tries()).expect("few");
+    assert!(
+        tries <= 1 + first.elapsed().as_secs().div_ceil(10),
+        "{tries}"
+    );
 }
 
 #[test]
