@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::exit;
 use std::time::Duration;
 
+#[allow(dead_code, unused_imports)] // the tests use the rest
 #[path = "support/writer.rs"]
 mod writer;
 

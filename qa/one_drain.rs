@@ -6,6 +6,7 @@
 //! `one_drain DIRECTORY STATE MAX_AGENTS [step]` scans a directory of stores and drains, and prints the bytes of all agents. With
 //! `step` it stops itself before the scan and after the drain.
 
+#[allow(dead_code, unused_imports)] // the tests use the rest
 #[path = "support/kit/mod.rs"]
 mod kit;
 

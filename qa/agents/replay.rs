@@ -7,7 +7,7 @@
 //! for a new instance are listed. `log:` is a line of the log. Only the test clock drives the steps. Files appear one at a time,
 //! since a directory has no order.
 //!
-//! `BLESS=1 cargo test --test agents replay::` writes the files. A commit that changes one says why.
+//! `BLESS=1 cargo test --test qa replay::` writes the files. A commit that changes one says why.
 
 mod agents;
 mod files;

@@ -8,6 +8,7 @@
 //! the daemon, through files and into a state file.
 
 mod rings;
+#[allow(dead_code, unused_imports)] // the tests use the rest
 #[path = "../support/writer.rs"]
 mod writer;
 

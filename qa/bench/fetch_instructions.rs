@@ -6,6 +6,7 @@
 //!
 //! `PROFILE=DIR` writes the input of callgrind_annotate(1) to DIR, and compares nothing.
 
+#[allow(dead_code, unused_imports)] // the tests use the rest
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -5,6 +5,7 @@
 //! machine.
 
 mod rings;
+#[allow(dead_code, unused_imports)] // the tests use the rest
 #[path = "../support/writer.rs"]
 mod writer;
 

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 mod changes;
 mod files;
+#[allow(dead_code, unused_imports)] // the tests use the rest
 #[path = "../support/kit/mod.rs"]
 mod kit;
 mod torment;

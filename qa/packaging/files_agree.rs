@@ -23,7 +23,7 @@ fn agrees(file: &str, expected: &str) {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == expected,
-        "{file} is stale: run `BLESS=1 cargo test --test packaging files_agree::`"
+        "{file} is stale: run `BLESS=1 cargo test --test qa files_agree::`"
     );
 }
 

@@ -12,6 +12,7 @@ mod agent;
 mod options;
 mod stop;
 mod truth;
+#[allow(dead_code, unused_imports)] // the tests use the rest
 #[path = "../support/writer.rs"]
 mod writer;
 

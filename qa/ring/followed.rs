@@ -3,7 +3,7 @@
 //! Rings that are followed because another process has locked them: random sequences of events, locks, reads of that process and
 //! restarts of the daemon. Each event counts once.
 
-use crate::ring_readers::locked;
+use super::ring_readers::locked;
 use crate::support::kit::Core;
 use crate::support::kit::writer::Kind;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! A drain in a process that a test steps instruction by instruction (qa/one_drain.rs), and the result of the next start.
-#![allow(dead_code)] // each test binary uses a part of it
 
 use super::kit::layers::RECORD;
 use super::memory::in_memory;

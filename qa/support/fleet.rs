@@ -69,7 +69,8 @@ impl Drop for Holder {
 /// Network of the hosts: a bridge in a namespace.
 pub struct Network {
     switch: Holder,
-    home: Home,
+    /// Keeps the directory.
+    _home: Home,
 }
 
 impl Network {
@@ -77,7 +78,10 @@ impl Network {
         let home = Home::new();
         let script = "ip link add switch type bridge; ip link set switch up";
         let switch = Holder::start(&["--net"], script, &home.path("done"));
-        Self { switch, home }
+        Self {
+            switch,
+            _home: home,
+        }
     }
 
     fn ip(&self, arguments: &str) {

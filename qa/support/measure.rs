@@ -80,6 +80,7 @@ pub struct Use {
     /// Anonymous memory, in KiB.
     pub memory: u64,
     /// Resident memory with mapped files, in KiB.
+    #[allow(dead_code)] // Debug shows it
     pub resident: u64,
     /// Number of open files without pipes: the worker that reads sockets has two, and runs if any process of the host uses NIXL.
     pub descriptors: usize,

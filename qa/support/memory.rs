@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! Temporary directories on a tmpfs.
-#![allow(dead_code)] // each test binary uses a part of it
 
 use tempfile::TempDir;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! Support for all tests: a home directory for each test, the real dbpmda, a private pmcd, real NIXL.
-#![allow(dead_code)] // each test binary uses a part of it
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,14 +31,13 @@ pub mod rule;
 pub mod sample;
 pub mod scripted;
 pub mod serve;
+#[allow(dead_code)] // qa/bench uses it
 pub mod shape;
 pub mod share;
 pub mod show;
 pub mod titled;
 
-#[allow(unused_imports)] // each test binary uses a part of it
 pub use kit::{memory, memory::in_memory, writer};
-#[allow(unused_imports)] // as above
 pub use patience::{PATIENCE, soon, wait_for};
 
 /// Values by metric and instance name.

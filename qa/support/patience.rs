@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! Time limits of waits in tests.
-#![allow(dead_code)] // each test binary uses a part of it
 
 use std::time::{Duration, Instant};
 

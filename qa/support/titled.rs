@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! A server like vLLM's: it forks its core, and the core forks the workers. Core and workers set their titles.
-#![allow(dead_code)] // each test binary uses a part of it
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -18,6 +18,7 @@ mod report;
 mod rings;
 mod runs;
 mod stores;
+#[allow(dead_code, unused_imports)] // the tests use the rest
 #[path = "../../support/mod.rs"]
 mod support;
 mod throughput;

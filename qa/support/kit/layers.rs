@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! Items of single layers that tests of the whole daemon need.
-#![allow(unused_imports)] // each test binary uses a part of it
 
 use pmdanixl::journal::record::RECORD_WORDS;
 use pmdanixl::procfs::facts::Facts;
@@ -11,6 +10,7 @@ pub use pmdanixl::discovery::name::is_instance_name;
 pub use pmdanixl::event::MAX_VALUE;
 pub use pmdanixl::journal::boot_id;
 pub use pmdanixl::ring::BATCH;
+#[allow(unused_imports)] // qa/other_user uses all
 pub use pmdanixl::shm::{Lease, LeaseKind, lock};
 
 /// Bytes of a record of the state file, and of the header of the file.

@@ -3,7 +3,6 @@
 //! Test kit: the daemon without pmcd, in the process of the test, with its own directories and a test clock.
 //!
 //! Only this module of `qa` names the types of `src` that make up a daemon. Tests of one layer name that layer.
-#![allow(dead_code)] // each test binary uses a part of it
 
 pub mod clock;
 pub mod layers;

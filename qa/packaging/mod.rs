@@ -2,19 +2,16 @@
 
 //! Installation, packages, and consistency of the files of the project.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod files_agree;
 mod imports;
 
+#[cfg(feature = "pcp")]
+mod contents;
 #[cfg(feature = "pcp")]
 mod guard;
 #[cfg(feature = "pcp")]
 mod install;
 #[cfg(feature = "pcp")]
 mod kubernetes;
-#[cfg(feature = "pcp")]
-mod packaging;
 #[cfg(feature = "pcp")]
 mod pages;

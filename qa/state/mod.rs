@@ -2,13 +2,10 @@
 
 //! State that survives the daemon, after kills at any point and after failures of any system call.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod configurations;
 mod crash;
 mod faults;
 mod ids;
 mod renamed;
-mod state;
+mod state_file;
 mod store_kills;

@@ -2,14 +2,11 @@
 
 //! Agents, mostly through the test kit: publication, totals and limits.
 
-#[path = "../support/mod.rs"]
-mod support;
-
-mod agents;
 mod figures;
 mod quiet;
 mod removal;
 mod shares;
+mod totals;
 
 #[cfg(feature = "pcp")]
 mod churn;

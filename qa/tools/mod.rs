@@ -2,9 +2,6 @@
 
 //! Tools with the files of share/: PCP's tools, Grafana, Prometheus and a browser.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod dashboard;
 mod derived;
 mod fleet;

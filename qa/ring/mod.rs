@@ -2,9 +2,6 @@
 
 //! Rings: protocol, reads and their times, kills at any instruction, restarts of producers, and real NIXL.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod allocations;
 mod followed;
 mod held_files;

@@ -2,9 +2,6 @@
 
 //! The daemon as PCP sees it: requests, answers, command line, rights, start and end.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod answers;
 mod check;
 mod command_line;

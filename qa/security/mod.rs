@@ -2,9 +2,6 @@
 
 //! Other users of the host and hostile files: neither may affect the values or the service of other users.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod fuzz_corpus;
 
 #[cfg(feature = "pcp")]

@@ -2,9 +2,6 @@
 
 //! Processes: labels and states of their agents, and processes without telemetry.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod facts;
 mod gpu;
 mod labels;

@@ -2,9 +2,6 @@
 
 //! Stores of NIXL's `prometheus_mp`: values, agents, evictions, restarts, rights and hostile files.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod counted_stores;
 mod store_agents;
 mod store_restarts;
