@@ -5,6 +5,7 @@
 use crate::support::kit::Core;
 use crate::support::kit::values::Values;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
+use crate::support::note_left_out;
 use std::fs;
 use std::os::unix::fs::chown;
 use std::time::Duration;
@@ -60,7 +61,7 @@ impl Sender {
 fn is_root() -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
-        println!("left out: only root can change the owner of a file");
+        note_left_out("only root can change the owner of a file");
     }
     is_root
 }

@@ -4,6 +4,7 @@
 
 use crate::support::kit::writer::{Layout, RingWriter};
 use crate::support::kit::{self, Core, SECOND, push, push_to};
+use crate::support::note_left_out;
 use pmdanixl::metrics::Value;
 use std::fs::{self, File};
 use std::time::Duration;
@@ -332,7 +333,7 @@ fn rings_left_out_of_the_configuration_are_detached() {
 #[test]
 fn ring_of_another_user_with_the_same_name_is_another_agent() {
     if !nix::unistd::geteuid().is_root() {
-        return println!("left out: only root can change the owner of a file");
+        return note_left_out("only root can change the owner of a file");
     }
     let mut core = Core::new("retain = \"10s\"");
     let give = |core: &Core, uid| {

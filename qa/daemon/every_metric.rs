@@ -7,7 +7,7 @@ use crate::support::scripted::Process;
 use crate::support::show::Shown;
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{
-    self, Home, Pmcd, needs_root, output, project, run, sees_all_processes, wait_for,
+    self, Home, Pmcd, needs_root, note_left_out, output, project, run, sees_all_processes, wait_for,
 };
 use pmdanixl::metrics::METRICS;
 use std::collections::BTreeSet;
@@ -151,7 +151,7 @@ fn every_metric_is_set_by_a_scene_and_read_by_a_test() {
         assert!(test.contains(&text), "{file} has no {text:?} for {metric}");
     }
     if !sees_all_processes() {
-        println!("left out: agents.silent, which needs a /proc with all processes");
+        note_left_out("agents.silent, which needs a /proc with all processes");
         left.remove("agents.silent");
     }
     let (mut taken, mut others) = (ring(&home, "taken"), Vec::new());

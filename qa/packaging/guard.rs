@@ -3,7 +3,7 @@
 //! The guard after the tests (qa/guard): it must detect each kind of harm. The tests cause the harm in a mount namespace with
 //! separate devices, and in a separate PCP configuration.
 
-use crate::support::{Home, output, project, text};
+use crate::support::{Home, note_left_out, output, project, text};
 use std::fs;
 use std::process::Command;
 
@@ -54,7 +54,7 @@ const NAMESPACE: &[&str] = &["--mount", "--pid", "--fork", "--mount-proc", "--ki
 fn guard_names_each_harm_and_ignores_foreign_changes() {
     let probe = output(Command::new("unshare").args(NAMESPACE).arg("true"));
     if !probe.status.success() {
-        println!("left out: there are no rights to make namespaces");
+        note_left_out("there are no rights to make namespaces");
         return;
     }
     for (harm, expected) in HARMS {

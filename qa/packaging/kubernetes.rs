@@ -76,6 +76,7 @@ fn configuration() -> String {
 }
 
 #[test]
+#[ignore = "needs schemas from PyPI"]
 fn manifests_match_the_published_schemas() {
     let kinds = |file| {
         let output = schemas(&shared(file));
@@ -92,6 +93,7 @@ fn manifests_match_the_published_schemas() {
 }
 
 #[test]
+#[ignore = "needs schemas from PyPI"]
 fn corrupted_manifest_does_not_match_the_schemas() {
     for (file, was, spoiled, said) in [
         ("daemonset.yaml", "hostPID:", "hostPid:", "hostPid"),

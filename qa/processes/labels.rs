@@ -111,6 +111,7 @@ fn holds(bytes: &[u8], text: &str) -> bool {
 }
 
 #[test]
+#[ignore = "requires /proc to answer within a second"]
 fn labels_are_complete_when_an_instance_first_appears() {
     let home = Home::new();
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");

@@ -6,7 +6,7 @@ use crate::support::kit::{Core, LONG};
 use crate::support::sample::Sample;
 use crate::support::show::Shown;
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{self, Home, Pmcd, TX_BYTES, example, wait_for};
+use crate::support::{self, Home, Pmcd, TX_BYTES, example, note_left_out, wait_for};
 use nix::sys::signal::Signal;
 use nix::unistd::{Uid, User};
 use std::collections::BTreeMap;
@@ -173,6 +173,7 @@ fn state_shows_exit_kill_hang_resume_and_unknown() {
 }
 
 #[test]
+#[ignore = "measures the delay of a state"]
 fn exit_and_hang_are_shown_within_two_seconds() {
     /// Limit of the time until a change of state is published.
     const IN_TIME: Duration = Duration::from_secs(2);
@@ -367,7 +368,7 @@ fn agent_held_by_a_reader_only_is_exited_or_unknown() {
 #[test]
 fn several_writers_of_one_ring_are_logged_and_have_no_pid() {
     if !support::sees_all_processes() {
-        println!("left out: the processes of one ring, since not all processes are visible");
+        note_left_out("the processes of one ring, since not all processes are visible");
         return;
     }
     let home = Home::new();

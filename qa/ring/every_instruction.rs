@@ -8,7 +8,7 @@
 //! kill after each instruction. Every thousandth instruction is tested as well.
 
 use crate::support::drain::{Bench, Meanwhile, NEW, Traced};
-use crate::support::example;
+use crate::support::release_example;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Values after a killed drain and the next start, and the right values.
@@ -19,8 +19,9 @@ fn after_kill(mut bench: Bench, drain: Traced, meanwhile: Meanwhile) -> ([u64; 3
 }
 
 #[test]
+#[ignore = "minutes: make torture runs all of it"]
 fn drain_killed_after_any_instruction_counts_every_event_once() {
-    let program = example("one_drain");
+    let program = release_example("one_drain");
     for (before, meanwhile) in [
         (0, Meanwhile::Nothing),
         (0, Meanwhile::Touched),
@@ -101,8 +102,9 @@ fn is_right([bytes, resets, foreign]: [u64; 3], before: u64, events: u64) -> boo
 }
 
 #[test]
+#[ignore = "minutes: make torture runs all of it"]
 fn producer_restart_at_any_moment_of_a_drain_counts_once() {
-    let program = example("one_drain");
+    let program = release_example("one_drain");
     let mut turns = 0;
     for before in [0, 14, 16] {
         for events in [0, 4] {

@@ -5,6 +5,7 @@
 use crate::support::held::Held;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
 use crate::support::kit::{Core, push};
+use crate::support::note_left_out;
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
@@ -49,7 +50,7 @@ fn is_possible() -> bool {
     let file = tempfile::tempfile().expect("a temporary file");
     let is_possible = Held::begin(file, 0).is_ok();
     if !is_possible {
-        println!("left out: no userfaultfd(2) here");
+        note_left_out("no userfaultfd(2) here");
     }
     is_possible
 }

@@ -128,6 +128,7 @@ fn of(values: &Values, agent: &str) -> BTreeMap<String, u64> {
 }
 
 #[test]
+#[ignore = "many starts of NIXL"]
 fn restarts_with_other_sizes_and_versions_lose_no_event() {
     let _turn = turn();
     let bench = Bench::new();
@@ -190,6 +191,7 @@ fn let_go(bench: &Bench, agent: &str) -> usize {
 }
 
 #[test]
+#[ignore = "many starts of NIXL"]
 fn truncated_ring_of_a_live_agent_does_not_affect_others() {
     let _turn = turn();
     let bench = Bench::new();
@@ -229,6 +231,7 @@ fn truncated_ring_of_a_live_agent_does_not_affect_others() {
 }
 
 #[test]
+#[ignore = "many starts of NIXL"]
 fn two_agents_of_one_name_corrupt_their_own_ring_only() {
     let _turn = turn();
     let bench = Bench::new();

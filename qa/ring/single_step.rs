@@ -7,8 +7,8 @@
 //! each instruction. qa/ring/every_instruction.rs uses real kills.
 
 use crate::support::drain::{Bench, Contents, Meanwhile, NEW, Traced};
-use crate::support::example;
 use crate::support::kit::Core;
+use crate::support::release_example;
 use crate::support::writer::{Layout, RingWriter};
 use std::path::Path;
 
@@ -93,7 +93,7 @@ fn torture() -> bool {
 }
 
 fn every_event_once(before: u64, meanwhile: Meanwhile) {
-    let program = example("one_drain");
+    let program = release_example("one_drain");
     for layout in layouts() {
         let mut bench = Bench::of(&program, layout, before);
         let (wrong, steps) = wrong(&mut bench, meanwhile);
@@ -187,7 +187,7 @@ impl Left {
 /// A start that recovers the state of the previous daemon is killed during recovery as well.
 #[test]
 fn kill_at_any_instruction_of_a_recovery_is_exact() {
-    let program = example("one_drain");
+    let program = release_example("one_drain");
     for layout in layouts() {
         for left in Left::ALL {
             let mut bench = Bench::of(&program, layout, left.before());
@@ -256,7 +256,7 @@ fn interrupted(bench: &mut Bench, between: Between, from: u64) -> [u64; 3] {
 
 #[test]
 fn change_before_the_release_is_noticed_by_the_drain() {
-    let program = example("one_drain");
+    let program = release_example("one_drain");
     // The number is equal for all cases.
     let layouts = layouts().into_iter();
     for layout in layouts.filter(|layout| *layout == Layout::V4 || torture()) {
@@ -295,7 +295,7 @@ fn about_to_copy(program: &Path) -> (Bench<'_>, Traced) {
 
 #[test]
 fn restart_while_a_batch_is_read_is_noticed() {
-    let program = example("one_drain");
+    let program = release_example("one_drain");
     let (bench, drain) = about_to_copy(&program);
     let [_, state] = bench.files();
     let generation = Contents::generation(&state);
@@ -319,7 +319,7 @@ fn restart_while_a_batch_is_read_is_noticed() {
 
 #[test]
 fn restart_before_the_release_of_a_recovery_is_noticed() {
-    let program = example("one_drain");
+    let program = release_example("one_drain");
     // The release is from 0, where a new ring begins as well.
     for instructions in [1, 1000, 3000] {
         let mut bench = Bench::new(&program, 16);
@@ -339,7 +339,7 @@ fn restart_before_the_release_of_a_recovery_is_noticed() {
 
 #[test]
 fn release_in_the_midst_of_a_restart_is_undone() {
-    let program = example("one_drain");
+    let program = release_example("one_drain");
     let mut bench = Bench::new(&program, 0);
     let drain = bench.before_release(1);
     // The new ring has its positions, and not yet a version.
@@ -369,7 +369,7 @@ fn followed(program: &Path) -> Bench<'_> {
 
 #[test]
 fn restart_while_a_followed_batch_is_released_is_noticed() {
-    let program = example("one_drain");
+    let program = release_example("one_drain");
     // The slots are released within these instructions.
     for steps in (3_000..9_000).step_by(1000) {
         let mut bench = followed(&program);

@@ -30,6 +30,7 @@ fn patches() -> Vec<PathBuf> {
 }
 
 #[test]
+#[ignore = "builds the sources several times"]
 fn wrong_order_of_drain_steps_is_found() {
     let patches = patches();
     assert!(patches.len() >= 3, "{patches:?}");

@@ -377,6 +377,7 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 #[test]
+#[ignore = "measures response times under random load"]
 fn hostile_files_delay_no_answer_and_no_other_agent() {
     let _turn = turn();
     let time = Duration::from_secs(setting("HOSTILE_SECONDS").unwrap_or(7));

@@ -62,6 +62,7 @@ impl Trace {
 }
 
 #[test]
+#[ignore = "100,000 files"]
 fn unrelated_file_costs_one_stat_and_is_not_opened() {
     let (home, directory) = crowded();
     let trace = Trace(home.path("trace"));
@@ -108,6 +109,7 @@ impl Drop for Attached {
 }
 
 #[test]
+#[ignore = "100,000 files"]
 fn unrelated_files_are_not_checked_again_for_a_new_ring() {
     let (home, directory) = crowded();
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");

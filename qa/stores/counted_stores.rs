@@ -5,6 +5,7 @@
 
 use crate::support::kit::store_writer::{self, StoreWriter, TX_BYTES, Who};
 use crate::support::kit::{Core, push};
+use crate::support::note_left_out;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
@@ -77,7 +78,7 @@ fn owned_by(uid: u32, path: &Path) {
 #[test]
 fn live_store_whose_record_expired_goes_on_without_its_past() {
     if !nix::unistd::geteuid().is_root() {
-        println!("left out: only root can change the owner of a file");
+        note_left_out("only root can change the owner of a file");
         return;
     }
     let mut core = Core::new("max_agents = 4\nretain = \"10s\"");
@@ -180,7 +181,7 @@ fn ended(core: &mut Core, uid: u32, name: &str, bytes: u64) {
 #[test]
 fn stores_beside_those_of_180_users_count_once() {
     if !nix::unistd::geteuid().is_root() {
-        println!("left out: only root can change the owner of a file");
+        note_left_out("only root can change the owner of a file");
         return;
     }
     let mut core = Core::new("");

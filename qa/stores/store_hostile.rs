@@ -172,6 +172,7 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
+#[ignore = "measures response times while stores change at random"]
 fn hostile_stores_delay_no_answer_and_no_other_agent() {
     let time = Duration::from_secs(setting("HOSTILE_SECONDS").unwrap_or(7));
     match setting("HOSTILE_SEED") {

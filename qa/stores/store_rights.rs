@@ -195,6 +195,7 @@ fn states(link: &mut Link, end: Instant) -> Vec<Option<u64>> {
 }
 
 #[test]
+#[ignore = "waits for states that depend on time"]
 fn store_without_lease_right_is_live_by_its_last_update() {
     let settings = "proc_facts = false\nretain = \"3s\"";
     let (_home, mut link, store) = under("setpriv", "--bounding-set=-lease", settings);
@@ -208,6 +209,7 @@ fn store_without_lease_right_is_live_by_its_last_update() {
 
 /// A pod without hostPID: the daemon can read its whole /proc, which does not have the processes of the agents.
 #[test]
+#[ignore = "waits for states that depend on time"]
 fn agent_of_an_invisible_process_is_live_until_it_exits() {
     let (_home, mut link, store) = under("unshare", "--pid --fork --mount-proc --kill-child", "");
     let states = states(&mut link, Instant::now() + Duration::from_secs(6));

@@ -6,6 +6,7 @@
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{StoreWriter, Who};
 use crate::support::kit::writer::{Kind, RingWriter};
+use crate::support::note_left_out;
 use std::fs;
 use std::os::unix::fs::chown;
 
@@ -16,7 +17,7 @@ const VICTIM: u32 = 1000;
 fn is_root() -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
-        println!("left out: only root can change the owner of a file");
+        note_left_out("only root can change the owner of a file");
     }
     is_root
 }

@@ -56,6 +56,7 @@ fn show(what: &str, values: &[(String, u64)]) {
 }
 
 #[test]
+#[ignore = "three hosts in namespaces"]
 fn pmseries_has_totals_by_host_by_label_and_overall() {
     if !is_possible() {
         return;
@@ -106,6 +107,7 @@ fn pmseries_has_totals_by_host_by_label_and_overall() {
 }
 
 #[test]
+#[ignore = "three hosts in namespaces"]
 fn archive_of_a_disconnected_host_completes_its_series() {
     if !is_possible() {
         return;
@@ -205,6 +207,7 @@ fn archive_of_a_disconnected_host_completes_its_series() {
 }
 
 #[test]
+#[ignore = "three hosts in namespaces"]
 fn pmproxy_on_each_host_bridges_a_short_disconnection() {
     if !is_possible() {
         return;

@@ -305,6 +305,7 @@ fn vector_data_source_has_values_for_every_panel() {
 }
 
 #[test]
+#[ignore = "needs Redis, and loads archives"]
 fn valkey_data_source_has_values_for_every_panel() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);

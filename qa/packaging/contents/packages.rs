@@ -2,7 +2,7 @@
 
 //! Contents, dependencies and scripts of the Debian and RPM packages, made by the real tools.
 
-use crate::support::{Home, PMDANIXL, golden, output, project, run, text};
+use crate::support::{Home, PMDANIXL, golden, note_left_out, output, project, run, text};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ fn sources(home: &Home, name: &str) -> PathBuf {
 fn has(command: &str) -> bool {
     let found = output(Command::new("sh").args(["-c", &format!("command -v {command}")]));
     if !found.status.success() {
-        eprintln!("left out: {command} is not installed");
+        note_left_out(&format!("{command} is not installed"));
     }
     found.status.success()
 }

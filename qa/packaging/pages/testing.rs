@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! docs/testing.md names existing suites, modules and folders, and marks modules with tests in qa/long.
+//! docs/testing.md names existing suites, modules and folders, and marks modules with long tests.
 
 use crate::support::project;
 use crate::support::share::{files_in, text_of};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 
 /// Suites, and the modules that their mod.rs declare.
 fn suites() -> BTreeMap<String, BTreeSet<String>> {
@@ -23,16 +24,27 @@ fn suites() -> BTreeMap<String, BTreeSet<String>> {
     names.map(with_modules).collect()
 }
 
-/// Modules with a line in qa/long, for all of their tests or for some.
+/// Modules with a long test, which has #[ignore].
 fn long_modules() -> BTreeSet<String> {
-    let long = text_of("qa/long");
-    let names = long.lines().filter_map(|line| line.split('#').next());
-    let names = names.map(|name| name.split("::").next().unwrap_or_default().trim());
-    let names = names.filter(|name| !name.is_empty());
-    names.map(str::to_owned).collect()
+    let suites = suites();
+    let has_long = |suite: &str, module: &str| {
+        let patterns = [".rs", "/**/*.rs"];
+        let patterns = patterns.map(|end| format!("qa/{suite}/{module}{end}"));
+        let files = patterns.iter().flat_map(|pattern| {
+            let pattern = project(pattern).to_str().expect("UTF-8").to_owned();
+            glob::glob(&pattern).expect("a pattern").flatten()
+        });
+        let mut texts = files.map(|file| fs::read_to_string(file).expect("readable"));
+        texts.any(|text| text.contains("\n#[ignore = "))
+    };
+    let mut all = BTreeSet::new();
+    for (suite, modules) in suites {
+        all.extend({ modules.into_iter() }.filter(|module| has_long(&suite, module)));
+    }
+    all
 }
 
-/// Module as on the page: with a star if it has tests in qa/long.
+/// Module as on the page: with a star if it has long tests.
 fn marked(module: &str) -> String {
     let star = if long_modules().contains(module) {
         "*"

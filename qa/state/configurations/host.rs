@@ -112,9 +112,9 @@ pub fn run(core: &mut Core, seconds: u32, scans_processes: bool) {
     // The first one that ends may have begun before.
     for _ in 0..2 * u32::from(scans_processes) {
         // All processes are scanned every minute at least.
+        let scans = core.process_scans();
         core.advance(Duration::from_secs(300));
         core.run(1);
-        let scans = core.process_scans();
         wait_for("the process scan has ended", || {
             core.tidy();
             (core.process_scans() > scans).then_some(())
