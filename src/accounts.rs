@@ -100,15 +100,16 @@ const MAX_QUESTIONS: usize = 16;
 /// Lines that getent(1) has answered, by database and key. A configuration with the names of the one before needs no look-up.
 static ANSWERS: LazyLock<Mutex<HashMap<(&str, String), String>>> = LazyLock::new(Mutex::default);
 
-/// Looks keys up in databases of nsswitch.conf(5), all at the same time, and waits for the answers. A line that was answered once is
-/// not asked for again. Returns the lines; `None` for a key that does not exist.
-fn ask(questions: &[(&'static str, &str)]) -> Vec<Result<Option<String>, NotAnswered>> {
+/// Looks keys up in databases of nsswitch.conf(5), all at the same time, and waits for the answers, [`lookup::ANSWER_TIME`] from
+/// `begin` on. A line that was answered once is not asked for again. Returns the lines; `None` for a key that does not exist.
+fn ask(
+    questions: &[(&'static str, &str)],
+    begin: Instant,
+) -> Vec<Result<Option<String>, NotAnswered>> {
     let mut known = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
     let start = |&(database, key): &(&'static str, &str)| {
-        // getent(1) takes a number for an id.
-        let is_known =
-            known.contains_key(&(database, key.to_owned())) || key.parse::<u64>().is_ok();
-        (!is_known).then(|| Lookup::start(database, &[key.to_owned()], Instant::now()))
+        let is_known = known.contains_key(&(database, key.to_owned())) || is_number(key);
+        (!is_known).then(|| Lookup::start(database, &[key.to_owned()], begin))
     };
     // All are started before the first one is waited for.
     let lookups: Vec<_> = questions.iter().map(start).collect();
@@ -128,7 +129,15 @@ fn ask(questions: &[(&'static str, &str)]) -> Vec<Result<Option<String>, NotAnsw
     lines
 }
 
-/// Returns the user ids of login names. Waits for the name services if a name is not in /etc/passwd.
+/// True if getent(1) takes a key for an id, which strtoul(3) reads.
+fn is_number(key: &str) -> bool {
+    let digits = key.trim_start();
+    let digits = digits.strip_prefix(['+', '-']).unwrap_or(digits);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Returns the user ids of login names. Waits for the name services if a name is not in /etc/passwd. Names that were answered in time
+/// are known the next time.
 ///
 /// # Errors
 /// A name has no account, or the name services do not answer.
@@ -139,9 +148,10 @@ pub fn uids(names: &[&str]) -> Result<Vec<u32>, AccountError> {
     let others: Vec<&str> = { names.iter().copied() }
         .filter(|name| !known.contains_key(name))
         .collect();
+    let begin = Instant::now();
     for others in others.chunks(MAX_QUESTIONS) {
         let questions: Vec<_> = others.iter().map(|&name| ("passwd", name)).collect();
-        for (&name, line) in others.iter().zip(ask(&questions)) {
+        for (&name, line) in others.iter().zip(ask(&questions, begin)) {
             let line = line.map_err(|why| AccountError::NotAnswered {
                 name: name.to_owned(),
                 why,
@@ -174,7 +184,7 @@ pub fn account(name: &str) -> Result<UserAccount, AccountError> {
     if !is_local {
         questions.push(("passwd", name));
     }
-    let mut answers = ask(&questions).into_iter();
+    let mut answers = ask(&questions, Instant::now()).into_iter();
     let groups = answers.next().unwrap_or(Ok(None));
     if let Some(line) = answers.next() {
         text = line.map_err(not_answered)?.unwrap_or_default();
@@ -236,7 +246,7 @@ mod tests {
     #[test]
     fn unknown_names_and_numbers_are_no_accounts() {
         // getent takes a number for a user id, and a name with a hyphen for an option.
-        for name in ["no-such-user", "0", "-s", "", "root:x"] {
+        for name in ["no-such-user", "0", " 0", "-0", "+0", "-s", "", "root:x"] {
             let both = [account(name).map(drop), uids(&["root", name]).map(drop)];
             for result in both {
                 let unknown =

@@ -263,6 +263,28 @@ fn user_that_the_process_cannot_become_is_tried_every_ten_seconds() {
 }
 
 #[test]
+fn many_names_that_are_answered_slowly_are_read_in_parts() {
+    needs_root();
+    let home = home("");
+    let slow = "#!/bin/sh\nsleep 0.4; echo \"$3:x:4242:4242::/:/bin/sh\"\n";
+    fs::write(home.path("bin/getent"), slow).expect("written");
+    let names = Vec::from_iter((0..200).map(|number| format!("\"u{number}\"")));
+    home.set(&format!("owners = [{}]", names.join(", ")));
+    let _ring = ring(&home, "a");
+    // pmcd waits for five seconds, and the link for the handshake of a PMDA in the same way.
+    let mut link = start(&home);
+    link.values("control.drain_interval").expect("an answer");
+    assert!(log(&home).contains("have not answered within 1 s"));
+    // Each try goes on where the one before has ended.
+    wait_for("all names are known", || {
+        link.be_user(0).expect("sent");
+        let stored = link.store(&[("control.reload", Sent::Numbers(vec![1]))]);
+        stored.ok()
+    });
+    appear(&mut link, &["a"]);
+}
+
+#[test]
 fn rings_are_drained_while_a_reload_waits_for_a_name() {
     needs_root();
     let home = home("");
