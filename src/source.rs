@@ -169,7 +169,8 @@ impl Source {
         match found {
             // The last values of a store whose writer has ended for good are not a sign of life.
             Ok(true) if self.as_ring().is_some() || !self.file.liveness.has_no_holder() => {
-                self.file.liveness.saw_events(now);
+                let period = context.shared.check_period;
+                self.file.liveness.saw_events(now, period);
                 Drained::Events
             }
             Ok(_) => self.check(context),

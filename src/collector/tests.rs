@@ -244,7 +244,7 @@ fn agent_with_several_writers_is_of_no_process() {
         for (processes, is_known) in [
             (&[(first, 1)][..], true),
             // A program that follows the ring cannot tell a consumer from an agent.
-            (&[(first, 1), (second, 1)][..], observe),
+            (&[(first, 1), (second, 2)][..], observe),
         ] {
             let mut found = ProcessScan::of_processes(&facts, &dir.path().join("a"), processes);
             let mut of_process = Facts::default();
@@ -278,7 +278,7 @@ fn panic_over_the_processes_of_one_agent_costs_the_others_nothing() {
                 pid: u32::MAX,
                 start,
             },
-            1,
+            start,
         )
     });
     let mut found = ProcessScan::of_processes(&bad, &rings[0], &writers);

@@ -6,7 +6,7 @@ use crate::base::file::{FileFacts, FileId};
 use crate::procfs::agent_state::AgentState;
 use crate::procfs::facts::Facts;
 use crate::procfs::process::{self, Holder, ProcessId};
-use crate::procfs::process_scan::{ProcessScan, topmost};
+use crate::procfs::process_scan::{ProcessScan, openers};
 use crate::procfs::sharers::Sharers;
 use crate::shm::LeaseKind;
 use nix::sys::stat::fstat;
@@ -48,6 +48,8 @@ pub struct Liveness {
     /// Time since when no other process has had the file.
     no_holder_since: Option<Instant>,
     last_check: Instant,
+    /// When the writers were last looked at.
+    writers_checked: Instant,
     last_event: Instant,
     /// Change time of the file at the last check.
     change_time: (i64, i64),
@@ -88,6 +90,7 @@ impl Liveness {
             unlinked: false,
             no_holder_since: (holder == Holder::Absent).then_some(now),
             last_check: now.checked_sub(offset).unwrap_or(now),
+            writers_checked: now,
             last_event: now,
             change_time: facts.changed,
             needs_scan: holder != Holder::Absent,
@@ -96,12 +99,26 @@ impl Liveness {
     }
 
     /// Notes that there were events, so that a process has the file. If none had it before, a process scan is to find the writer.
-    /// While events come, the kernel is not asked.
-    pub fn saw_events(&mut self, now: Instant) {
+    /// While events come, the kernel is not asked about the file, but every `period` whether the known writers still run.
+    pub fn saw_events(&mut self, now: Instant, period: Duration) {
         self.needs_scan |= self.holder == Holder::Absent;
         (self.last_event, self.last_check) = (now, now);
         self.holder = Holder::Present;
         (self.only_readers_since, self.no_holder_since) = (None, None);
+        if now >= self.writers_checked + period {
+            self.check_writers(now);
+        }
+    }
+
+    /// Forgets the writer if it has ended. If it or one of several writers has, a process scan is to find those that are left.
+    fn check_writers(&mut self, now: Instant) {
+        self.writers_checked = now;
+        // `has_process` costs a tenth of `is_running`, but is also true for a zombie. If /proc belongs to another PID namespace,
+        // kill(2) knows none of its processes.
+        let has_ended = |process: &ProcessId| !process.has_process() && !process.is_running();
+        let ended = self.writer.take_if(|writer| has_ended(writer));
+        let mut sharers = self.sharers.iter().flat_map(Sharers::named);
+        self.needs_scan |= ended.is_some() || sharers.any(has_ended);
     }
 
     /// Notes that the file was removed. The next check shows whether a process opened it before.
@@ -147,7 +164,7 @@ impl Liveness {
         self.writer
     }
 
-    /// Returns the unrelated processes that write at the same time, as of the last process scan; `None` if there are not several.
+    /// Returns the processes that write at the same time, as of the last process scan; `None` if there are not several.
     #[must_use]
     pub fn sharers(&self) -> Option<&Sharers> {
         self.sharers.as_ref()
@@ -205,16 +222,10 @@ impl Liveness {
                 let facts = FileFacts::new(&stat);
                 (self.unlinked, self.change_time) = (facts.links == 0, facts.changed);
             }
-            // `has_process` costs a tenth of `is_running`, but is also true for a zombie. If /proc belongs to another PID namespace,
-            // kill(2) knows none of its processes.
-            let runs = |writer: &ProcessId| writer.has_process() || writer.is_running();
-            if self.holder != Holder::Absent && !self.writer.as_ref().is_some_and(runs) {
-                // Another process may write as well.
-                let has_ended = self.writer.take().is_some();
-                self.needs_scan |= has_ended || had_no_holder || self.change_time != old_time;
-            }
-            let mut sharers = self.sharers.iter().flat_map(Sharers::named);
-            self.needs_scan |= sharers.any(|sharer| !runs(sharer));
+            self.check_writers(now);
+            // Another process may write.
+            let may_have_writer = self.holder != Holder::Absent && self.writer.is_none();
+            self.needs_scan |= may_have_writer && (had_no_holder || self.change_time != old_time);
         }
         let since_event = now.saturating_duration_since(self.last_event);
         match self.holder {
@@ -264,7 +275,7 @@ impl Liveness {
         let (old_writer, previous_writer) = (self.writer, self.previous_writer);
         // The process from before a restart may run on, and a scan from before the restart may still show it. So it comes last. Of
         // several agents, the one that started first counts.
-        let writers = topmost(&agents).into_iter();
+        let writers = openers(&agents).into_iter();
         self.writer = writers.map(|process| process.id).min_by_key(|&writer| {
             let is_previous = Some(writer) == previous_writer;
             (is_previous, Some(writer) != old_writer, writer.start)

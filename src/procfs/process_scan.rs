@@ -58,8 +58,8 @@ impl ScanRequest {
 pub struct MappingProcess {
     /// Process.
     pub id: ProcessId,
-    /// Process id of its parent.
-    pub parent: u32,
+    /// Where it has the file mapped, at most [`MAX_PATHS`] places.
+    pub addresses: Vec<u64>,
     /// Real user id.
     pub uid: u32,
     /// Name (`/proc/PID/comm`).
@@ -102,17 +102,17 @@ pub struct ProcessScan {
 
 #[cfg(test)]
 impl ProcessScan {
-    /// Returns a result in which these processes, each with its parent, have a file mapped.
+    /// Returns a result in which these processes have a file mapped, each at an address.
     pub(crate) fn of_processes(
         facts: &FileFacts,
         path: &Path,
-        processes: &[(ProcessId, u32)],
+        processes: &[(ProcessId, u64)],
     ) -> Self {
         let (major, minor) = (major(facts.id.dev), minor(facts.id.dev));
         let path = format!("{major:02x}:{minor:02x} {}", path.display());
-        let process = |&(id, parent): &(ProcessId, u32)| MappingProcess {
+        let process = |&(id, address): &(ProcessId, u64)| MappingProcess {
             id,
-            parent,
+            addresses: vec![address],
             uid: facts.uid,
             command: "python3".into(),
         };
@@ -171,7 +171,7 @@ impl ProcessScan {
             let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
             MappingProcess {
                 id,
-                parent: stat.parent,
+                addresses: Vec::new(),
                 // A user id that cannot exist (chown(2): -1 means no change).
                 uid: ancestors::uid(pid).unwrap_or(u32::MAX),
                 command: String::from_utf8_lossy(&command).trim_end().to_owned(),
@@ -184,7 +184,7 @@ impl ProcessScan {
             let mapping = shared_mapping(&line);
             if let Some((path, ino)) = mapping.filter(|(_, ino)| self.request.includes(*ino)) {
                 mapped.insert(ino);
-                self.is_complete &= self.add(path, ino, &process);
+                self.is_complete &= self.add(path, ino, address(&line), &process);
             }
             libraries.note(&line);
         }
@@ -206,18 +206,27 @@ impl ProcessScan {
     }
 
     /// Notes that a process has an inode number mapped. Returns false if a limit is reached.
-    fn add(&mut self, path: String, ino: u64, process: &MappingProcess) -> bool {
+    fn add(&mut self, path: String, ino: u64, address: u64, process: &MappingProcess) -> bool {
         let known = self.by_inode.entry(ino).or_default();
-        let own = known.iter().rev();
+        let all = known.len();
+        let own = known.iter_mut().rev();
         let own = own.take_while(|(_, other)| other.id == process.id);
         // One process may have the inode number of several file systems mapped.
-        let paths = Vec::from_iter(own.map(|(path, _)| path));
-        if paths.contains(&&path) {
-            return true;
+        let mut paths = 0;
+        for (other, mapped) in own {
+            if *other == path {
+                if mapped.addresses.len() < MAX_PATHS {
+                    mapped.addresses.push(address);
+                }
+                return true;
+            }
+            paths += 1;
         }
-        let has_room = known.len() < MAX_MAPPING_PROCESSES && paths.len() < MAX_PATHS;
+        let has_room = all < MAX_MAPPING_PROCESSES && paths < MAX_PATHS;
         if has_room {
-            known.push((path, process.clone()));
+            let mut process = process.clone();
+            process.addresses.push(address);
+            known.push((path, process));
         }
         has_room
     }
@@ -266,13 +275,28 @@ impl ProcessScan {
     }
 }
 
-/// Returns the processes without a parent among them. A forked process inherits the mappings of its parent.
+/// Returns the processes that have mapped a file themselves. A forked process inherits mappings, at their addresses, from one that has
+/// started before. Processes without random addresses (randomize_va_space, personality(2)) may look like that.
 #[must_use]
-pub fn topmost<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> {
-    let pids: HashSet<u32> = processes.iter().map(|process| process.id.pid).collect();
-    let all = processes.iter().copied();
-    all.filter(|process| !pids.contains(&process.parent))
-        .collect()
+pub fn openers<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> {
+    let mut all = processes.to_vec();
+    all.sort_by_key(|process| (process.id.start, process.id.pid));
+    let mut known = HashSet::new();
+    all.retain(|process| {
+        let new = process
+            .addresses
+            .iter()
+            .filter(|&&address| known.insert(address));
+        new.count() > 0
+    });
+    all
+}
+
+/// Returns the first address in a line of maps.
+fn address(line: &[u8]) -> u64 {
+    let end = line.iter().position(|&byte| byte == b'-').unwrap_or(0);
+    let text = std::str::from_utf8(&line[..end]).unwrap_or_default();
+    u64::from_str_radix(text, 16).unwrap_or_default()
 }
 
 /// Returns the device number in a text of /proc/PID/maps.

@@ -3,13 +3,13 @@
 //! Several processes that write one ring, which NIXL does not prevent: each agent of one name in one directory opens the same file.
 
 use crate::procfs::process::ProcessId;
-use crate::procfs::process_scan::{MappingProcess, topmost};
+use crate::procfs::process_scan::{MappingProcess, openers};
 use std::fmt::{self, Display, Formatter};
 
 /// Limit of processes that are named, since a user can start any number.
 pub const MAX_NAMED: usize = 8;
 
-/// Unrelated processes, at least two, that have one ring mapped for writing.
+/// Processes, at least two, that each have mapped one ring for writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sharers {
     /// Those that started first, at most [`MAX_NAMED`].
@@ -19,16 +19,14 @@ pub struct Sharers {
 }
 
 impl Sharers {
-    /// Returns the unrelated processes among these; `None` if there are fewer than two. A forked process inherits the mappings of
-    /// its parent. Those of a parent that has ended cannot be told from agents.
+    /// Returns those of the processes that have mapped the ring themselves; `None` if there are fewer than two.
     #[must_use]
     pub fn of(processes: &[&MappingProcess]) -> Option<Self> {
-        let all = topmost(processes).into_iter();
+        let all = openers(processes).into_iter();
         let mut first = Vec::from_iter(all.map(|process| process.id));
         if first.len() < 2 {
             return None;
         }
-        first.sort_unstable_by_key(|process| (process.start, process.pid));
         let more = first.len().saturating_sub(MAX_NAMED);
         first.truncate(MAX_NAMED);
         Some(Self { first, more })

@@ -49,10 +49,10 @@ fn events_of_unheld_file_need_a_scan_once() {
     let now = Instant::now();
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
     assert!(liveness.has_no_holder() && !liveness.needs_scan());
-    liveness.saw_events(now);
+    liveness.saw_events(now, CHECK_PERIOD);
     assert!(liveness.holder == Holder::Present && liveness.needs_scan());
     assert!(liveness.begin_process_scan(false));
-    liveness.saw_events(now);
+    liveness.saw_events(now, CHECK_PERIOD);
     assert!(!liveness.needs_scan(), "once");
 }
 
@@ -67,7 +67,7 @@ fn check_period_grows_with_the_number_of_files() {
         .open(file.path())
         .expect("there");
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
-    liveness.saw_events(now);
+    liveness.saw_events(now, CHECK_PERIOD);
     drop(_agent);
     let seen = [1, 2, 3].map(|second| {
         liveness.check(
@@ -199,7 +199,7 @@ fn scan_from_before_a_restart_does_not_keep_the_old_writer() {
         pid: u32::MAX,
         start: 0,
     };
-    let all = [(before, 1), (next, 1), (child, before.pid)];
+    let all = [(before, 1), (next, 2), (child, 1)];
     for (shown, expected) in [(&all[..1], before), (&all, next)] {
         let process_scan = ProcessScan::of_processes(&facts, file.path(), shown);
         liveness.end_process_scan(&process_scan, facts.id, file.path());
@@ -245,7 +245,7 @@ fn unheld_file_counts_its_time_and_is_gone_when_unlinked() {
         HolderCheck::NoWriter
     );
     assert_eq!(liveness.no_holder_for(later), Some(5 * CHECK_PERIOD));
-    liveness.saw_events(later);
+    liveness.saw_events(later, CHECK_PERIOD);
     assert_eq!(liveness.no_holder_for(later), None);
     let (file, _path) = file.keep().expect("kept");
     std::fs::remove_file(&_path).expect("there");
@@ -265,8 +265,10 @@ fn several_writers_are_returned_once_for_each_set() {
         start: number.into(),
     };
     let mut shown = |writers: u32| {
-        let child = (process(100), process(0).pid);
-        let all = (0..writers).map(|number| (process(number), 1)).rev();
+        let child = (process(100), 0);
+        let all = (0..writers)
+            .map(|number| (process(number), number.into()))
+            .rev();
         let all = Vec::from_iter(all.chain([child]));
         let process_scan = ProcessScan::of_processes(&facts, file.path(), &all);
         let sharers = liveness.end_process_scan(&process_scan, facts.id, file.path());

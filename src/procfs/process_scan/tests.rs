@@ -44,7 +44,7 @@ fn only_writable_shared_mappings_of_files_count() {
 fn inode_number_on_two_file_systems_is_two_files() {
     let process = |pid| MappingProcess {
         id: ProcessId { pid, start: 1 },
-        parent: 0,
+        addresses: Vec::new(),
         uid: 0,
         command: "python3".into(),
     };
@@ -72,17 +72,23 @@ fn inode_number_on_two_file_systems_is_two_files() {
 }
 
 #[test]
-fn topmost_processes_have_no_parent_among_them() {
-    let process = |(pid, parent)| MappingProcess {
-        id: ProcessId { pid, start: 1 },
-        parent,
+fn inherited_mappings_are_those_of_the_process_that_started_first() {
+    let process = |(pid, start, addresses): (u32, u64, &[u64])| MappingProcess {
+        id: ProcessId { pid, start },
+        addresses: addresses.to_vec(),
         uid: 0,
         command: "python3".into(),
     };
-    let all = [(7, 1), (9, 7), (8, 9), (5, 4), (3, 0)].map(process);
-    let left = topmost(&Vec::from_iter(&all));
-    let left = left.iter().map(|process| process.id.pid);
-    assert_eq!(Vec::from_iter(left), [7, 5, 3]);
+    let openers = |all: &[(u32, u64, &[u64])]| {
+        let all = Vec::from_iter(all.iter().map(|&one| process(one)));
+        let found = openers(&Vec::from_iter(&all));
+        Vec::from_iter(found.iter().map(|process| process.id.pid))
+    };
+    // Children of a process, also of one that has ended.
+    assert_eq!(openers(&[(9, 2, &[1]), (7, 1, &[1]), (8, 1, &[1])]), [7]);
+    // A child that maps the file itself as well.
+    assert_eq!(openers(&[(9, 2, &[1, 2]), (7, 1, &[1])]), [7, 9]);
+    assert_eq!(openers(&[(9, 2, &[2]), (7, 1, &[1])]), [7, 9]);
 }
 
 #[test]
@@ -123,21 +129,22 @@ fn scan_keeps_requested_inodes_only() {
 fn mappings_of_an_inode_are_limited() {
     let process = |pid| MappingProcess {
         id: ProcessId { pid, start: 1 },
-        parent: 0,
+        addresses: Vec::new(),
         uid: 0,
         command: "python3".into(),
     };
     let mut process_scan = ProcessScan::default();
-    let added = (0..2000).map(|pid| process_scan.add("fe:00 /ring".into(), 7, &process(pid)));
+    let added = (0..2000).map(|pid| process_scan.add("fe:00 /ring".into(), 7, 1, &process(pid)));
     assert_eq!(
         added.filter(|&has_room| has_room).count(),
         MAX_MAPPING_PROCESSES
     );
     assert_eq!(process_scan.by_inode[&7].len(), MAX_MAPPING_PROCESSES);
-    let paths = (0..100).map(|number| process_scan.add(format!("fe:00 /{number}"), 8, &process(1)));
+    let paths =
+        (0..100).map(|number| process_scan.add(format!("fe:00 /{number}"), 8, 1, &process(1)));
     assert_eq!(paths.filter(|&has_room| has_room).count(), MAX_PATHS);
     assert!(
-        process_scan.add("fe:00 /3".into(), 8, &process(1)),
+        process_scan.add("fe:00 /3".into(), 8, 1, &process(1)),
         "it is known"
     );
 }
