@@ -158,6 +158,15 @@ check "Upgrade does not change pmcd.conf" cmp "$PCP_PMCDCONF_PATH" "$work/conf"
 in_pmda ./Upgrade >"$work/silent" 2>&1 || true
 check "Upgrade without work prints nothing" cmp "$work/silent" /dev/null
 
+conf=$PCP_SYSCONF_DIR/nixl/nixl.conf
+cp "$conf" "$work/nixl.conf"
+printf '[nixl]\nretian = "1s"\n' >"$conf"
+if in_pmda ./Install >"$work/mistaken" 2>&1; then
+    bad "Install reports a mistake in nixl.conf: it exits with 0"
+else
+    check "Install reports a mistake in nixl.conf" grep 'nixl.conf:2: retian' "$work/mistaken"
+fi
+cp "$work/nixl.conf" "$conf"
 check "Install again" in_pmda ./Install
 check "all names served after the second Install" all_served
 check "uninstall is rejected while pmcd uses the PMDA" sh -c '! scripts/install-files --remove'

@@ -280,7 +280,7 @@ fn check_finds_the_daemon_and_lists_differences() {
         "{said}"
     );
     support::quit(dbpmda);
-    assert!(check(&home.conf(), &[]).contains("daemon: not running\n"));
+    assert!(check(&home.conf(), &[]).contains("daemon: not running, or without a valid nixl.conf since its start\n"));
 }
 
 /// Starts a process named pmdanixl that maps a file for writing. It ends with its standard input.
@@ -320,7 +320,7 @@ fn process_of_another_user_is_not_taken_for_the_daemon() {
     fs::write(&state, [0; 4096]).expect("written");
     drop(RingWriter::create(&home.ring("agent"), Layout::V4, 16).expect("a ring"));
     let users = [
-        ("65534", "daemon: not running\n", "written by"),
+        ("65534", "daemon: not running, or without a valid nixl.conf since its start\n", "written by"),
         ("0", "daemon: pid", "drained by"),
     ];
     for (uid, daemon, does) in users {
@@ -364,7 +364,7 @@ fn unprivileged_check_trusts_the_lock_not_a_process_name() {
         support::text(&support::output(&mut check))
     };
     let said = check();
-    assert!(said.contains("daemon: not running\n"), "{said}");
+    assert!(said.contains("daemon: not running, or without a valid nixl.conf since its start\n"), "{said}");
     let followed = "may not be written to (EACCES: Permission denied) and is only followed";
     assert!(
         said.contains(followed) && said.contains(" 1 problem"),

@@ -79,13 +79,13 @@ pub fn lines(
     let (shown, hint) = (state.display(), as_root());
     let file = File::open(&state).map_err(|err| match err.kind() {
         ErrorKind::NotFound => format!(
-            "daemon: not known: {shown} does not exist: no daemon was started since the last boot, or the daemon cannot create this file; see its log"
+            "daemon: not known: {shown} does not exist: no daemon was started with a valid nixl.conf since the last boot, or the daemon cannot create this file; see its log"
         ),
         _ => format!("daemon: not known: {shown} cannot be read ({err}){hint}"),
     })?;
     let (process, setup) =
         found.ok_or_else(|| match shm::is_locked(&file).unwrap_or_default() {
-            false => "daemon: not running".into(),
+            false => "daemon: not running, or without a valid nixl.conf since its start".into(),
             true => format!(
                 "daemon: not known: a process has locked {shown}, and /proc does not show it{hint}"
             ),
