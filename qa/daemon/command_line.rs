@@ -280,7 +280,10 @@ fn check_finds_the_daemon_and_lists_differences() {
         "{said}"
     );
     support::quit(dbpmda);
-    assert!(check(&home.conf(), &[]).contains("daemon: not running, or without a valid nixl.conf since its start\n"));
+    assert!(
+        check(&home.conf(), &[])
+            .contains("daemon: not running, or without a valid nixl.conf since its start\n")
+    );
 }
 
 /// Starts a process named pmdanixl that maps a file for writing. It ends with its standard input.
@@ -288,12 +291,19 @@ fn pretender(uid: &str, file: &Path) -> Child {
     mapper("pmdanixl", uid, file)
 }
 
-/// Starts a process with this name and user that maps a file for writing. It ends with its standard input.
+/// Starts a process with this name and user that maps a file for writing. It ends with its standard input. One of the name `forks` has a
+/// child without a living parent, with the same mapping.
 fn mapper(name: &str, uid: &str, file: &Path) -> Child {
-    let script = "import ctypes, mmap, sys\n\
+    let script = "import ctypes, mmap, os, sys\n\
                   file = open(sys.argv[1], 'r+b')\n\
                   mapped = mmap.mmap(file.fileno(), 0)\n\
                   ctypes.CDLL(None).prctl(15, sys.argv[2].encode(), 0, 0, 0)\n\
+                  if sys.argv[2] == 'forks' and os.fork() == 0:\n\
+                  \x20   os.fork() and os._exit(0)\n\
+                  \x20   sys.stdin.read()\n\
+                  \x20   os._exit(0)\n\
+                  if sys.argv[2] == 'forks':\n\
+                  \x20   os.wait()\n\
                   print('ready', flush=True)\n\
                   sys.stdin.read()\n";
     let mut child = Command::new("setpriv")
@@ -320,7 +330,11 @@ fn process_of_another_user_is_not_taken_for_the_daemon() {
     fs::write(&state, [0; 4096]).expect("written");
     drop(RingWriter::create(&home.ring("agent"), Layout::V4, 16).expect("a ring"));
     let users = [
-        ("65534", "daemon: not running, or without a valid nixl.conf since its start\n", "written by"),
+        (
+            "65534",
+            "daemon: not running, or without a valid nixl.conf since its start\n",
+            "written by",
+        ),
         ("0", "daemon: pid", "drained by"),
     ];
     for (uid, daemon, does) in users {
@@ -364,7 +378,10 @@ fn unprivileged_check_trusts_the_lock_not_a_process_name() {
         support::text(&support::output(&mut check))
     };
     let said = check();
-    assert!(said.contains("daemon: not running, or without a valid nixl.conf since its start\n"), "{said}");
+    assert!(
+        said.contains("daemon: not running, or without a valid nixl.conf since its start\n"),
+        "{said}"
+    );
     let followed = "may not be written to (EACCES: Permission denied) and is only followed";
     assert!(
         said.contains(followed) && said.contains(" 1 problem"),
@@ -392,13 +409,15 @@ fn two_unrelated_writers_of_one_ring_are_reported() {
     needs_root();
     let home = Home::new();
     let path = home.ring("agent");
-    let writer = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
-    let mut children = vec![mapper("worker", "0", &path)];
-    // A parent and its child may share a mapping.
+    drop(RingWriter::create(&path, Layout::V4, 16).expect("a ring"));
+    let mut forks = mapper("forks", "0", &path);
     let (status, said) = home.check();
     let problem = "2 processes can write this ring: pid ";
     assert!(status == 0 && !said.contains(problem), "{said}");
-    drop(writer);
+    assert_eq!(said.matches("written by pid").count(), 2, "{said}");
+    drop(forks.stdin.take());
+    forks.wait().expect("our child");
+    let mut children = vec![mapper("worker", "0", &path)];
     children.push(mapper("worker", "0", &path));
     let (status, said) = home.check();
     let line = said.lines().find(|line| line.contains(problem));

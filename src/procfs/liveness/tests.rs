@@ -197,7 +197,7 @@ fn scan_from_before_a_restart_does_not_keep_the_old_writer() {
     // A child of the previous process inherits its mappings.
     let child = ProcessId {
         pid: u32::MAX,
-        start: 0,
+        start: u64::MAX,
     };
     let all = [(before, 1), (next, 2), (child, 1)];
     for (shown, expected) in [(&all[..1], before), (&all, next)] {
