@@ -61,7 +61,7 @@ check-packages:
 	@scripts/check-full deb rpm selinux release
 
 torture:
-	@scripts/setup check && . scripts/env && KILLS=2000 PAIRS=4000 TORTURE=1 HOSTILE_SECONDS=300 RESTARTS=50 cargo test --locked --test qa -- \
+	@scripts/setup check && . scripts/env && KILLS=2000 PAIRS=4000 TORTURE=1 HOSTILE_SECONDS=300 RESTARTS=50 cargo test --locked --no-fail-fast --test qa -- --include-ignored \
 		configurations:: crash:: single_step:: every_instruction:: hostile_directory:: nixl_restarts:: faults::
 
 fuzz:
@@ -72,7 +72,7 @@ mutants:
 
 MINUTES ?= 10
 soak:
-	@scripts/setup check && . scripts/env && MINUTES=$(MINUTES) cargo test --locked --test qa agents::soak:: -- --nocapture
+	@scripts/setup check && . scripts/env && MINUTES=$(MINUTES) cargo test --locked --test qa agents::soak:: -- --ignored --nocapture
 
 bench:
 	@scripts/bench

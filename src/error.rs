@@ -192,7 +192,7 @@ pub enum Rejection {
     )]
     Failed,
     /// The file may not be read, so that it is not known whether it is a ring.
-    #[error("may not be read ({errno}); run as root or as its owner")]
+    #[error("may not be read ({errno}); run as root, or as its owner with permission to read it")]
     NoReadAccess {
         /// Error of open(2).
         errno: Errno,

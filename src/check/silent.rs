@@ -28,6 +28,9 @@ use std::iter::once;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 /// Processes that have a NIXL backend loaded, as far as /proc may be read.
 #[derive(Debug, Default)]
@@ -219,7 +222,10 @@ fn why_hidden(process_scan: &ProcessScan) -> &'static str {
             false => "those of other users may not be read; run as root",
         }
     } else if !Path::new("/proc/1").exists() {
-        "/proc hides those of other users (hidepid); run as root"
+        match geteuid().is_root() {
+            true => "/proc has no process 1; mount proc(5) there, without hidepid",
+            false => "/proc hides those of other users (hidepid); run as root",
+        }
     } else if !sees_host() {
         "those outside of this container are not visible; if NIXL runs outside of it too, run this on the host or in its PID namespace (docker run --pid=host)"
     } else {
@@ -227,9 +233,23 @@ fn why_hidden(process_scan: &ProcessScan) -> &'static str {
     }
 }
 
+/// Time in which the file system of a directory answers.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
+
+/// Returns device and inode of a directory that a process names. `None`: it is not there, or its file system does not answer.
+fn place(path: &Path) -> Option<(u64, u64)> {
+    let (sender, receiver) = mpsc::channel();
+    let path = path.to_owned();
+    // A thread that waits for a file system ends with this process.
+    thread::spawn(move || {
+        let meta = fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+        let _ = sender.send(meta.ok());
+    });
+    receiver.recv_timeout(ANSWER_TIME).ok()?
+}
+
 /// True if two paths lead to one directory.
 fn is_same_directory(one: &Path, other: &Path) -> bool {
-    let place = |path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
     // A relative path belongs to the working directory of another process.
     one == other || other.is_absolute() && place(one).is_some_and(|one| place(other) == Some(one))
 }

@@ -109,7 +109,10 @@ fn in_words_of_the_page(message: &str) -> String {
         ("unknown field", "unknown key"),
         ("`containers`, ", ""),
         (", expected one of", "; the keys are"),
-        (", expected `nixl`", " here: write [nixl] above all keys"),
+        (
+            ", expected `nixl`",
+            " here: the only section is [nixl], above all keys",
+        ),
     ]
     .iter()
     .fold(message.to_owned(), |text, (from, to)| {

@@ -231,15 +231,15 @@ fn errors_name_file_line_key_and_remedy() {
         ),
         (
             "[nxil]\n",
-            "nixl.conf:1: [nxil]: unknown key `nxil` here: write [nixl] above all keys",
+            "nixl.conf:1: [nxil]: unknown key `nxil` here: the only section is [nixl], above all keys",
         ),
         (
             "# rings\nobserve = true\n",
-            "nixl.conf:2: observe = true: unknown key `observe` here: write [nixl] above all keys",
+            "nixl.conf:2: observe = true: unknown key `observe` here: the only section is [nixl], above all keys",
         ),
         (
             "retain = \"1min\"\n[nixl]\n",
-            "nixl.conf:1: retain = \"1min\": unknown key `retain` here: write [nixl] above all keys",
+            "nixl.conf:1: retain = \"1min\": unknown key `retain` here: the only section is [nixl], above all keys",
         ),
         (
             "[nixl]\nobserve = \"yes\"\n",

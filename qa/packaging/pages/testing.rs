@@ -95,7 +95,7 @@ fn suites_are_listed_with_their_modules() {
 }
 
 #[test]
-fn promises_mark_modules_with_tests_in_long() {
+fn promises_mark_modules_with_long_tests() {
     let modules: BTreeSet<String> = suites().into_values().flatten().collect();
     let mut count = 0;
     for row in rows("Promises and their proofs") {
