@@ -182,6 +182,8 @@ fn truth(producer: Child) -> BTreeMap<String, u64> {
             let name = agent["agent"].as_str().expect("a name").to_owned();
             (name, agent["tx_bytes"].as_u64().expect("a sum"))
         })
+        // An agent that got no processor time is no instance.
+        .filter(|(_, bytes)| *bytes > 0)
         .collect()
 }
 
