@@ -4,5 +4,6 @@
 
 pub mod clock;
 pub mod file;
+pub mod text;
 pub mod tmpfs;
 pub mod words;

@@ -5,12 +5,13 @@
 use crate::accounts::names::UserNames;
 use crate::agents::PlaceCounts;
 use crate::base::file::FileId;
+use crate::base::text;
+use crate::check::output::Output;
 use crate::check::silent::NixlProcesses;
 use crate::collector::descriptors::{Descriptors, own_limit};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, LoadedConfig};
 use crate::discovery::directory::{self, Directory, Expansion};
-use crate::discovery::name;
 use crate::discovery::scan::{Found, Scanner, is_starting};
 use crate::error::{AgentLimit, ConfigError, Rejection};
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
@@ -21,6 +22,7 @@ use crate::ring::layout::Layout;
 use crate::store;
 use nix::unistd::geteuid;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
@@ -32,6 +34,7 @@ use std::time::{Duration, Instant};
 mod advice;
 mod daemon;
 mod file;
+mod output;
 mod silent;
 mod tmpfs;
 mod transport;
@@ -118,12 +121,13 @@ pub fn run(
     loaded: Result<&LoadedConfig, &ConfigError>,
     own: &OwnPaths,
     conf: &PcpConf,
-    out: &mut impl Write,
+    out: impl Write,
 ) -> io::Result<Summary> {
+    let out = &mut Output(out);
     let mut summary = Summary::default();
     match loaded {
         Ok(loaded) => {
-            writeln!(out, "configuration: {}", path.display())?;
+            writeln!(out, "configuration: {}", text::printable(path))?;
             for note in &loaded.notes {
                 writeln!(out, "note: {note}")?;
             }
@@ -225,7 +229,8 @@ fn scan(
     for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
         let is_its = |path: &Path| directory::is_configured(slice::from_ref(pattern), path);
         if !found.iter().any(|(directory, _)| is_its(&directory.path)) {
-            writeln!(out, "note: {} matches no directory", pattern.path)?;
+            let shown = text::printable(&pattern.path);
+            writeln!(out, "note: {shown} matches no directory")?;
         }
     }
     let mut scanner = Scanner::new(config.clone());
@@ -264,7 +269,7 @@ fn scan(
     };
     reject_beyond(limit, lines.iter_mut().flatten());
     for (directory, lines) in directories.iter().zip(&lines) {
-        writeln!(out, "directory {}", directory.path.display())?;
+        writeln!(out, "directory {}", text::printable(&directory.path))?;
         for Line { level, text, .. } in lines {
             summary.problems += usize::from(*level == Level::Problem);
             writeln!(out, "  {}{text}", level.prefix())?;
@@ -308,6 +313,16 @@ fn reject_beyond<'a>(limit: AgentLimit, lines: impl Iterator<Item = &'a mut Line
     }
 }
 
+/// Returns the name of a file for its line. A name that begins like a problem or a warning is quoted.
+fn shown_name(name: &OsStr) -> String {
+    let shown = text::printable(name);
+    let is_level = |prefix: &&str| format!("{shown}:").starts_with(prefix.trim_end());
+    match [PROBLEM, WARNING].iter().any(is_level) {
+        true => format!("{shown:?}"),
+        false => shown,
+    }
+}
+
 /// Opens a file, and counts it in `summary`.
 fn check_file(
     mut found: Found,
@@ -316,7 +331,7 @@ fn check_file(
     summary: &mut Summary,
 ) -> Line {
     let mut line = Line {
-        text: format!("{}: ", name::printable(&found.name)),
+        text: format!("{}: ", shown_name(&found.name)),
         ..Line::default()
     };
     match scanner.open(&mut found) {

@@ -5,6 +5,7 @@
 //! Nothing rotates the log of a running PMDA, and other users can cause lines. So the number of lines and their total length have
 //! limits.
 
+use crate::base::text;
 use budget::Budget;
 use std::cell::{Cell, RefCell};
 use std::fmt::{Debug, Write as _};
@@ -50,10 +51,10 @@ impl Drop for About {
     }
 }
 
-/// Returns a path as text for a line: quoted, with control characters escaped, and without its middle if it is long.
+/// Returns a path as text for a line: quoted, with control and invisible characters escaped, and without its middle if it is long.
 #[must_use]
 pub fn shown(path: &Path) -> String {
-    let text = format!("{path:?}");
+    let text = text::one_line(&format!("{path:?}"));
     if text.len() <= MAX_SHOWN {
         return text;
     }
@@ -155,19 +156,14 @@ impl Subscriber for PcpLog {
     fn exit(&self, _: &Id) {}
 }
 
-/// The text of a line. Control characters, which could end the line or move a cursor, are escaped.
+/// The text of a line.
 #[derive(Default)]
 struct Message(Option<String>);
 
 impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
-            let text = format!("{value:?}");
-            let escaped = |char: char| match char.is_control() {
-                true => char.escape_default().to_string(),
-                false => char.into(),
-            };
-            self.0 = Some(text.chars().map(escaped).collect());
+            self.0 = Some(text::one_line(&format!("{value:?}")));
         }
     }
 }
@@ -186,6 +182,11 @@ pub(crate) mod tests {
         fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
             (self.0)(&format!("{event:?}"));
         }
+    }
+
+    /// Returns the owner of the files that lines are about at the moment.
+    pub(crate) fn current_owner() -> Option<u32> {
+        ABOUT.get()
     }
 
     /// Runs a closure, and calls `seen` with the `Debug` text of each event that it logs. Returns the result of the closure.
@@ -212,6 +213,12 @@ pub(crate) mod tests {
         assert_eq!(ABOUT.get(), Some(1));
         drop(outer);
         assert_eq!(ABOUT.get(), None);
+    }
+
+    #[test]
+    fn invisible_characters_of_a_path_are_escaped() {
+        let path = Path::new("/x/\u{202e}\u{3164}\u{fe0f}");
+        assert_eq!(shown(path), r#""/x/\u{202e}\u{3164}\u{fe0f}""#);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use nix::sys::prctl::set_name;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use pmdanixl::base::text;
 use pmdanixl::config::loader::{ConfigLoader, log_start};
 use pmdanixl::config::options::{self, Options};
 use pmdanixl::config::pcpconf::PcpConf;
@@ -25,6 +26,7 @@ use pmdanixl::rights::{self, privilege};
 use pmdanixl::{check, log, shm, transport};
 use std::error::Error;
 use std::ffi::CString;
+use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::fchown;
@@ -36,7 +38,9 @@ fn main() -> ExitCode {
     let options = match options::parse(Path::new(""), std::env::args_os()) {
         Ok(options) => options,
         Err(err) => {
-            return print_error(&format!("{err}\n\n{}", options::USAGE));
+            let _ = print_error(&err);
+            let _ = write!(stderr(), "\n{}", options::USAGE);
+            return ExitCode::FAILURE;
         }
     };
     let done = if options.help {
@@ -59,7 +63,7 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|err| match err.downcast_ref::<io::Error>() {
         Some(err) if err.kind() == ErrorKind::BrokenPipe => ExitCode::from(EXIT_SIGPIPE),
-        _ => print_error(&err.to_string()),
+        _ => print_error(&err),
     })
 }
 
@@ -67,7 +71,8 @@ fn main() -> ExitCode {
 const EXIT_SIGPIPE: u8 = 141;
 
 /// Prints an error to standard error, if that can be written. Returns the exit status.
-fn print_error(why: &str) -> ExitCode {
+fn print_error(why: &dyn Display) -> ExitCode {
+    let why = text::one_line(&why.to_string());
     let _ = writeln!(stderr(), "pmdanixl: {why}");
     ExitCode::FAILURE
 }
@@ -87,13 +92,7 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let source = ConfigLoader::new(options, &conf);
     let own = own_paths(&conf, &source);
     let loaded = source.read();
-    let summary = check::run(
-        &source.path,
-        loaded.as_ref(),
-        &own,
-        &conf,
-        &mut stdout().lock(),
-    )?;
+    let summary = check::run(&source.path, loaded.as_ref(), &own, &conf, stdout().lock())?;
     Ok(ExitCode::from(u8::from(summary.problems > 0)))
 }
 

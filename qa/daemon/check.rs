@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! `--check`: which daemon reads a ring, full rings, and rings that `max_agents` and `owners` leave out.
+//! `--check`: which daemon reads a ring, full rings, rings that `max_agents` and `owners` leave out, and untrusted names.
 
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -315,4 +315,35 @@ fn processes_that_are_not_visible_have_a_cause_and_a_remedy() {
     if support::sees_all_processes() {
         assert_eq!(with_all_rights, "");
     }
+}
+
+#[test]
+fn check_escapes_names_and_quotes_those_like_a_problem() {
+    let home = Home::new();
+    let pods = home.path("pods");
+    fs::create_dir_all(pods.join("x\u{1b}[2J\nproblem: y\u{202e}z\u{3164}")).expect("made");
+    home.configure(&format!(
+        "[nixl]\ntelemetry_dir = [{:?}, {:?}]\n",
+        home.rings(),
+        pods.join("*")
+    ));
+    let names = ["problem", "problem:", "a\u{3164}", "b\u{202e}", "problems"];
+    let _rings = names.map(|name| ring(&home, name, 0));
+    let (status, said) = check(&home);
+    let is_text = |c: char| c == '\n' || !(c.is_control() || "\u{202e}\u{3164}".contains(c));
+    assert!(said.chars().all(is_text), "{said:?}");
+    let pods = pods.display();
+    for line in [
+        &format!(r#"directory "{pods}/x\u{{1b}}[2J\nproblem: y\u{{202e}}z\u{{3164}}""#),
+        r#"  "problem": ring v4"#,
+        r#"  "problem:": ring v4"#,
+        r#"  "a\u{3164}": ring v4"#,
+        r#"  "b\u{202e}": ring v4"#,
+        "  problems: ring v4",
+    ] {
+        assert!(said.contains(&format!("\n{line}")), "{line}\n{said}");
+    }
+    let mut lines = said.lines();
+    let is_problem = |line: &str| line.trim_start().starts_with("problem:");
+    assert!(status == Some(0) && !lines.any(is_problem), "{said}");
 }

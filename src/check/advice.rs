@@ -2,6 +2,7 @@
 
 //! `--check`: advice for the case that there is no ring and no store.
 
+use crate::base::text;
 use crate::config::{Config, ENVIRONMENT_VARIABLES};
 use std::path::Path;
 
@@ -27,7 +28,7 @@ pub fn advice(config: &Config, path: &Path) -> String {
         directory = RECOMMENDED;
         in_file = format!(
             "set telemetry_dir = \"{RECOMMENDED}\" in {} and make that directory, and ",
-            path.display()
+            text::printable(path)
         );
     }
     format!(

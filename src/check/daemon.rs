@@ -4,11 +4,11 @@
 //! the check.
 
 use crate::base::file::{FileFacts, FileId, list_names_at};
+use crate::base::text;
 use crate::check::{WARNING, as_root};
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{self, Config, ENVIRONMENT_VARIABLES, Environment};
-use crate::discovery::name;
 use crate::journal;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
@@ -76,7 +76,7 @@ pub fn lines(
     found: Option<(ProcessId, io::Result<Setup>)>,
 ) -> Result<Vec<String>, String> {
     let state = conf.state();
-    let (shown, hint) = (state.display(), as_root());
+    let (shown, hint) = (text::printable(&state), as_root());
     let file = File::open(&state).map_err(|err| match err.kind() {
         ErrorKind::NotFound => format!(
             "daemon: not known: {shown} does not exist: no daemon was started with a valid nixl.conf since the last boot, or the daemon cannot create this file; see its log"
@@ -145,7 +145,7 @@ fn outdated_warning(file: &Path, config_read: Duration) -> Option<String> {
     (!config_read.is_zero() && changed > config_read).then(|| {
         format!(
             "{} has changed since the daemon read it; have the daemon read it again: pmstore nixl.control.reload 1",
-            name::printable(file.as_os_str())
+            text::printable(file)
         )
     })
 }
@@ -160,7 +160,7 @@ fn differences(
     let mut found = Vec::new();
     let mut compare = |what: &str, its: Option<&OsStr>, ours: Option<&OsStr>| {
         if its != ours {
-            let [its, ours] = [its, ours].map(|value| value.map_or("none".into(), name::printable));
+            let [its, ours] = [its, ours].map(|value| value.map_or("none".into(), text::printable));
             found.push(format!(
                 "{what}: the daemon has {its}, and this check has {ours}; use one value for both"
             ));

@@ -4,7 +4,7 @@
 
 use super::{Level, Line, Summary, daemon};
 use crate::base::file::FileFacts;
-use crate::discovery::name;
+use crate::base::text;
 use crate::discovery::scan::Opened;
 use crate::procfs::process::{self, Holder};
 use crate::procfs::process_scan::MappingProcess;
@@ -12,7 +12,6 @@ use crate::procfs::sharers::{MAX_NAMED, Sharers};
 use crate::ring::candidate::{Access, RingCandidate};
 use crate::shm::{self, LeaseKind, nonblocking};
 use crate::store::StoreCandidate;
-use std::ffi::OsStr;
 use std::path::Path;
 
 /// Counts a file in `summary`, and describes it in its line, such as `worker: ring v4, 4096 slots, 12 pending, written
@@ -39,7 +38,7 @@ pub fn describe(opened: &Opened, path: &Path, summary: &mut Summary, line: &mut 
     let named = writers.iter().take(MAX_NAMED);
     let mut written = named.fold(String::new(), |text, writer| {
         let user = summary.user_names.wait_for(writer.uid);
-        let command = name::printable(OsStr::new(&writer.command));
+        let command = text::printable(&writer.command);
         let pid = writer.id.pid;
         format!("{text}, written by pid {pid} ({command}) user {user}")
     });

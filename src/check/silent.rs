@@ -7,10 +7,10 @@
 //! likely.
 
 use crate::accounts::names::UserNames;
+use crate::base::text;
 use crate::check::{as_root, transport};
 use crate::config::Config;
 use crate::discovery::directory::Directory;
-use crate::discovery::name;
 use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::environ::Environ;
@@ -153,7 +153,7 @@ impl CheckedProcess {
         let command = facts.get("command").map(str::to_owned).or_else(|| {
             // The command line is empty, because the process has overwritten it.
             let comm = fs::read(format!("/proc/{}/comm", process.pid)).ok()?;
-            Some(name::printable(OsStr::from_bytes(comm.trim_ascii_end())))
+            Some(text::printable(OsStr::from_bytes(comm.trim_ascii_end())))
         });
         let names = [&telemetry::NAMES[..], &[transport::UCX_TLS]].concat();
         let mut processes = once(process).chain(ancestors::of(process));

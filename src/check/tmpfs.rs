@@ -3,6 +3,7 @@
 //! `--check`: telemetry directories on a tmpfs that is nearly full. On a full tmpfs, SIGBUS kills an application that
 //! needs a new page for a file.
 
+use crate::base::text;
 use crate::base::tmpfs::Space;
 use crate::check::WARNING;
 use crate::discovery::directory::Directory;
@@ -31,7 +32,7 @@ pub fn warn(directories: &[Directory], out: &mut impl Write) -> io::Result<()> {
         let Some(space) = space.filter(|space| space.is_over(NEARLY_FULL)) else {
             continue;
         };
-        let mount = mount_point(&directory.path, device).display();
+        let mount = text::printable(mount_point(&directory.path, device));
         writeln!(
             out,
             "{WARNING}the tmpfs {mount} is more than {NEARLY_FULL} % full: {space}. SIGBUS kills an application that finds no room for its ring or store; remove files there, or enlarge it: mount -o remount,size=SIZE {mount}"

@@ -79,6 +79,7 @@ impl Collector {
             // A file that is found by two paths is one source.
             if !self.agents.attached().contains(&found.facts.id) && !self.is_user_rejected(&found) {
                 let (path, facts) = (found.path(), found.facts);
+                let _about = log::about(Some(facts.uid));
                 if catch_unwind(AssertUnwindSafe(|| self.attach_found(found, now))).is_err() {
                     // A defect of the daemon costs this file only.
                     self.scanner.reject(&path, &facts, Rejection::Failed);
@@ -116,7 +117,6 @@ impl Collector {
     }
 
     fn attach_found(&mut self, mut found: Found, now: Instant) {
-        let _about = log::about(Some(found.facts.uid));
         let Ok(opened) = self.scanner.open(&mut found) else {
             return;
         };

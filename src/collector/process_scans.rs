@@ -210,7 +210,9 @@ impl Collector {
         };
         let moment = self.clock.at(now);
         while let Some(key) = keys.next() {
-            let was_published = self.get(key).is_some_and(Agent::is_published);
+            let agent = self.get(key);
+            let was_published = agent.is_some_and(Agent::is_published);
+            let _about = agent.map(|agent| log::about(Some(agent.name.owner)));
             let apply = || self.apply_to_agent(&process_scan, key, &moment);
             if catch_unwind(AssertUnwindSafe(apply)).is_err() {
                 self.reject_after_panic(key, was_published);
@@ -240,7 +242,6 @@ impl Collector {
             let others = file.liveness.end_process_scan(process_scan, id, &file.path);
             let are_others = others.is_some();
             if let Some(sharers) = source.sharers().filter(|_| are_others) {
-                let _about = log::about(Some(agent.name.owner));
                 let (instance, path) = (&agent.name.instance, log::shown(&source.file.path));
                 tracing::warn!("agent {instance}: {path}: {sharers}");
             }

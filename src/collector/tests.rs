@@ -12,8 +12,10 @@ use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::ProcessScan;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::fstat;
+use nix::unistd::geteuid;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -283,7 +285,10 @@ fn panic_over_the_processes_of_one_agent_costs_the_others_nothing() {
     });
     let mut found = ProcessScan::of_processes(&bad, &rings[0], &writers);
     found.request.files.insert(good.id, good);
-    let fail = |event: &str| assert!(!event.contains("processes can write"), "a defect");
+    let fail = move |event: &str| {
+        assert!(!event.contains("processes can write"), "a defect");
+        assert_eq!(log::tests::current_owner(), Some(bad.uid), "{event}");
+    };
     log::tests::with_events(fail, || {
         agents.begin_application(found);
         agents.continue_application(now, now + LONG);
@@ -299,4 +304,19 @@ fn panic_over_the_processes_of_one_agent_costs_the_others_nothing() {
     let mut seen = Vec::from_iter(seen);
     seen.sort();
     assert_eq!(seen, [("a".into(), 0, false), ("b".into(), 1, true)]);
+}
+
+#[test]
+fn rejection_after_a_panic_counts_against_the_owner() {
+    let (_dir, mut agents, now) = agent(false);
+    let rejected = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&rejected);
+    let fail = move |event: &str| {
+        assert!(!event.contains("agent a: ring v4"), "a defect");
+        let owner = log::tests::current_owner();
+        seen.lock().expect("one thread").push(owner);
+    };
+    log::tests::with_events(fail, || agents.scan(now, LONG));
+    let me = Some(geteuid().as_raw());
+    assert_eq!(*rejected.lock().expect("one thread"), [me]);
 }

@@ -56,12 +56,6 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// True if a pattern matched it. Another user may have made such a directory.
-    #[must_use]
-    pub fn is_matched(&self) -> bool {
-        self.prefix != self.path
-    }
-
     /// Opens the directory to list it.
     ///
     /// # Errors

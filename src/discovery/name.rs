@@ -7,7 +7,6 @@
 //! are escaped. A label has the raw name.
 
 use siphasher::sip::SipHasher13;
-use std::ffi::OsStr;
 use std::fmt::Write;
 use std::hash::Hasher;
 use std::os::unix::ffi::OsStrExt;
@@ -81,21 +80,6 @@ pub fn is_instance_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('[') && !name.contains(is_special)
 }
 
-/// Returns untrusted text in a form that is safe on a terminal. Text with spaces, control, invisible or direction-changing
-/// characters is quoted and escaped; other text is unchanged.
-#[must_use]
-pub fn printable(text: &OsStr) -> String {
-    let quoted = format!("{text:?}");
-    match text.to_str() {
-        Some(plain)
-            if !plain.is_empty() && !plain.contains(' ') && quoted[1..] == format!("{plain}\"") =>
-        {
-            plain.to_owned()
-        }
-        _ => quoted,
-    }
-}
-
 /// True if the character has a meaning for PCP, or cannot be seen in a table.
 fn is_special(c: char) -> bool {
     // All white space, since that outside ASCII is invisible in a table too.
@@ -137,22 +121,6 @@ pub fn stable_hash(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn printable_text_has_no_control_or_invisible_characters() {
-        for (text, expected) in [
-            ("--model=a/b", "--model=a/b"),
-            ("a b", "\"a b\""),
-            ("", "\"\""),
-            ("say \"x\"", "\"say \\\"x\\\"\""),
-            ("\u{1b}[31m", "\"\\u{1b}[31m\""),
-            ("\u{202e}txt", "\"\\u{202e}txt\""),
-            ("zero\u{200b}width", "\"zero\\u{200b}width\""),
-        ] {
-            assert_eq!(printable(OsStr::new(text)), expected);
-        }
-        assert_eq!(printable(OsStr::from_bytes(b"\xff")), "\"\\xFF\"");
-    }
 
     #[test]
     fn plain_name_is_its_own_instance_name() {

@@ -13,12 +13,14 @@ use tracing::Level;
 const MAX_LINES_OF_USER: u32 = 60;
 /// Limit of notices in a minute about the daemon itself, and limit of warnings.
 const MAX_LINES: u32 = 240;
-/// Limit of users with a budget. Nothing is logged about files of further users.
+/// Limit of users with a budget. In a minute, nothing is logged about files of further users.
 const MAX_USERS: usize = 1024;
 /// Limit of bytes in a run about the daemon itself, and about the files of all users together.
 const MAX_BYTES: u64 = 8 << 20;
 /// Limit of bytes in a run about the files of one user.
 const MAX_BYTES_OF_USER: u64 = 2 << 20;
+/// Bytes in a run from which a user's entry stays. At most 256 users reach them, because of [`MAX_BYTES`].
+const STAYS_FROM: u64 = MAX_BYTES / 256;
 
 /// Class of a line, which has a number of lines of its own in each budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,6 +75,8 @@ pub struct Budget {
     bytes: u64,
     /// Classes of lines that were left out because a limit of bytes was reached.
     full: Vec<LineClass>,
+    /// True if a note of this minute says that there are too many users.
+    is_crowded: bool,
 }
 
 impl Budget {
@@ -86,8 +90,13 @@ impl Budget {
     }
 
     /// Returns what was logged about the files of a user, or about the daemon itself. `None`: the user has no budget, because
-    /// [`MAX_USERS`] others have one.
+    /// [`MAX_USERS`] others have one in this minute.
     fn spent(&mut self, about: Option<u32>) -> Option<&mut Spent> {
+        if self.spent.len() >= MAX_USERS && !self.spent.contains_key(&about) {
+            self.spent.retain(|about, spent| {
+                about.is_none() || !spent.lines.is_empty() || spent.bytes >= STAYS_FROM
+            });
+        }
         let has_room = self.spent.len() < MAX_USERS || self.spent.contains_key(&about);
         let has_budget = has_room || about.is_none();
         has_budget.then(|| self.spent.entry(about).or_default())
@@ -103,11 +112,17 @@ impl Budget {
     ) -> (bool, Option<String>) {
         if self.minute != minute {
             self.minute = minute;
+            self.is_crowded = false;
             { self.spent.values_mut() }.for_each(|spent| spent.lines.clear());
         }
         let (of_all, class) = (self.bytes, LineClass::of(level));
         let Some(spent) = self.spent(about) else {
-            return (false, None);
+            let has_note = !self.is_crowded && of_all < class.share(MAX_BYTES);
+            self.is_crowded |= has_note;
+            let note = format!(
+                "lines about files of further users are not logged in this minute: {MAX_USERS} users cause lines"
+            );
+            return (false, has_note.then_some(note));
         };
         let most = |bytes| class.share(bytes);
         let (most_lines, is_full) = match about {
@@ -197,11 +212,45 @@ mod tests {
         assert_eq!(of(2, 7, 5), (5, 0));
         assert_eq!(of(1, 8, 1000), (60, 1));
         assert_eq!(of(0, 8, 1000), (240, 1), "about the daemon");
-        // Nothing is logged about further users. Two users and the daemon itself have a budget already.
-        for _ in 0..2 {
-            let logged = (3..3000).filter(|&uid| of(uid, 8, 1).0 == 1);
-            assert_eq!(logged.count(), MAX_USERS - 3);
+    }
+
+    #[test]
+    fn users_of_a_past_minute_take_no_budget_of_others() {
+        let mut budget = Budget::default();
+        // The daemon and this user keep their entries for the whole run.
+        budget.add(None, 1);
+        budget.add(Some(1), 2 << 20);
+        let mut notes = 0;
+        for minute in 7..10 {
+            let first = 2000 * u32::try_from(minute).expect("small");
+            let mut of = |uid| written(&mut budget, Some(uid), Level::WARN, minute, 1);
+            let logged = Vec::from_iter((first..first + 2000).map(&mut of));
+            let count = |part: fn(&(usize, usize)) -> usize| logged.iter().map(part).sum::<usize>();
+            assert_eq!(count(|of| of.0), MAX_USERS - 2, "minute {minute}");
+            assert_eq!(count(|of| of.1), 1, "one note in minute {minute}");
+            notes += of(first + 1999).1;
         }
+        assert_eq!(notes, 0);
+        assert_eq!(budget.judge(None, Level::INFO, 10), (true, None));
+        // Its limit of bytes is one of the run.
+        assert!(!budget.judge(Some(1), Level::WARN, 10).0);
+        assert!(budget.spent.len() <= MAX_USERS);
+    }
+
+    #[test]
+    fn full_log_has_no_note_about_too_many_users() {
+        let mut budget = Budget::default();
+        for uid in 0..1024 {
+            assert!(budget.judge(Some(uid), Level::INFO, 7).0);
+        }
+        budget.bytes = 4 << 20;
+        let judge = |budget: &mut Budget, level| {
+            let (is_written, note) = budget.judge(Some(5000), level, 7);
+            (is_written, note.is_some())
+        };
+        assert_eq!(judge(&mut budget, Level::INFO), (false, false));
+        assert_eq!(judge(&mut budget, Level::WARN), (false, true));
+        assert_eq!(judge(&mut budget, Level::WARN), (false, false));
     }
 
     #[test]

@@ -7,8 +7,9 @@ use super::{Found, MAX_PAUSE, PASS_INTERVAL, PAUSE_FACTOR};
 use crate::base::file::{
     self, FILE_TIME_GRANULARITY, FileFacts, FileId, LIST_FLAGS, is_younger_than,
 };
+use crate::base::text;
 use crate::discovery::directory::{self, Directory};
-use crate::log;
+use crate::log::{self, About};
 use crate::store::is_owner_lock;
 use nix::dir::{Dir, Entry, OwningIter};
 use nix::errno::Errno;
@@ -147,7 +148,8 @@ impl Watched {
         match Dir::openat(self.fd.as_ref()?, ".", LIST_FLAGS, Mode::empty()) {
             Ok(dir) => {
                 if self.error.take().is_some() {
-                    let path = self.directory.path.display();
+                    let _about = self.about();
+                    let path = text::printable(&self.directory.path);
                     tracing::info!("{path}: can be scanned again");
                 }
                 self.last_begun += 1;
@@ -165,11 +167,17 @@ impl Watched {
         }
     }
 
+    /// Counts lines against the limits of the owner, if a pattern matched the directory.
+    fn about(&self) -> Option<About> {
+        self.owner.map(|uid| log::about(Some(uid)))
+    }
+
     /// Logs why the directory cannot be opened or listed.
     fn fail(&mut self, errno: Errno) {
         if self.error != Some(errno) {
-            let _about = self.directory.is_matched().then(|| log::about(None));
-            let (path, why) = (self.directory.path.display(), directory::open_error(errno));
+            let _about = self.about();
+            let path = text::printable(&self.directory.path);
+            let why = directory::open_error(errno);
             tracing::warn!(
                 "{path}: cannot be scanned: {why}; no agent is found there until this is fixed"
             );
@@ -236,5 +244,85 @@ impl Watched {
     fn stat(&self) -> Option<FileFacts> {
         let stat = fstat(self.fd.as_ref()?).ok()?;
         Some(FileFacts::new(&stat))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, DirectoryPattern};
+    use crate::discovery::directory::Expansion;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, chown};
+    use std::path::Path;
+    use std::sync::{Arc, Mutex};
+
+    /// Moves a directory away and back. Returns the lines about it, each with the owner whose limits it is counted against.
+    fn lines_of_a_return(path: &Path, pattern: DirectoryPattern) -> Vec<(Option<u32>, String)> {
+        let mut expansion = Expansion::new(Config {
+            telemetry_dir: vec![pattern],
+            ..Config::default()
+        })
+        .flatten();
+        let (directory, owner) = expansion.next().expect("it is found");
+        let mut watched = Watched {
+            directory,
+            owner,
+            ..Watched::default()
+        };
+        let mut files = Files {
+            attached: &HashSet::new(),
+            rejected: &mut RejectedFiles::default(),
+            found: Vec::new(),
+        };
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&lines);
+        let add = move |event: &str| {
+            let line = (log::tests::current_owner(), event.to_owned());
+            seen.lock().expect("one thread").push(line);
+        };
+        log::tests::with_events(add, || {
+            let away = path.with_file_name(".away");
+            fs::rename(path, &away).expect("moved");
+            watched.reopen();
+            fs::rename(&away, path).expect("moved");
+            watched.reopen();
+            let now = Instant::now();
+            watched.scan(now, now + RELIST_MAX, &mut files);
+        });
+        std::mem::take(&mut lines.lock().expect("one thread"))
+    }
+
+    #[test]
+    fn lines_about_a_matched_directory_are_its_owners() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("pod\n\u{202e}");
+        fs::create_dir(&path).expect("made");
+        // Only root may.
+        let _ = chown(&path, Some(1234), None);
+        let uid = fs::metadata(&path).expect("there").uid();
+        for (literal, pattern, owner) in [
+            (false, dir.path().join("*"), Some(uid)),
+            (true, path.clone(), None),
+        ] {
+            let path_of_pattern = pattern.to_str().expect("UTF-8").to_owned();
+            let pattern = DirectoryPattern {
+                path: path_of_pattern,
+                label: None,
+                literal,
+            };
+            let lines = lines_of_a_return(&path, pattern);
+            let [gone, back] = &lines[..] else {
+                panic!("{lines:?}");
+            };
+            assert_eq!((gone.0, back.0), (owner, owner));
+            for (line, end) in [
+                (&gone.1, ": cannot be scanned: ENOENT"),
+                (&back.1, ": can be scanned again"),
+            ] {
+                let shown = format!(r#"/pod\n\u{{202e}}"{end}"#);
+                assert!(line.contains(&shown), "{line}");
+            }
+        }
     }
 }

@@ -6,14 +6,15 @@ use super::{BYTES, EVENTS, FACT, INSTANT, LEVEL, MOMENT, TIME};
 use super::{agent_f64, agent_text, agent_u32, agent_u64};
 use crate::agents::Agent;
 use crate::base::clock::Now;
+use crate::base::text;
 use crate::event::EventType;
 use crate::metrics::{Metric, Semantics, Units};
 use std::path::Path;
 
-/// Returns a path with its control characters and quotes escaped. The owner of a file chooses its name, so a name can
+/// Returns a path with its control and invisible characters and quotes escaped. The owner of a file chooses its name, so a name can
 /// have control sequences of a terminal.
 fn shown(path: &Path) -> String {
-    path.to_string_lossy().escape_debug().to_string()
+    path.to_string_lossy().chars().map(text::escaped).collect()
 }
 
 pub(super) const ROWS: &[Metric] = &[
@@ -114,10 +115,10 @@ mod tests {
     fn a_path_is_one_line_without_control_characters() {
         let plain = "/dev/shm/nixl/worker-0 é.ring";
         assert_eq!(shown(Path::new(plain)), plain);
-        let forged = "/tmp/x\"\n inst [5 or \"y\"] value \"\u{1b}[31m\u{202e}";
+        let forged = "/tmp/x\"\n inst [5 or \"y\"] value \"\u{1b}[31m\u{202e}\u{3164}";
         assert_eq!(
             shown(Path::new(forged)),
-            "/tmp/x\\\"\\n inst [5 or \\\"y\\\"] value \\\"\\u{1b}[31m\\u{202e}"
+            "/tmp/x\\\"\\n inst [5 or \\\"y\\\"] value \\\"\\u{1b}[31m\\u{202e}\\u{3164}"
         );
     }
 }

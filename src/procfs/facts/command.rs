@@ -16,6 +16,8 @@
 //!
 //! `VLLM` is only the default of VLLM_PROCESS_NAME_PREFIX. Ray's titles (`ray::RayWorkerWrapper.execute_method`) have no rank.
 
+use crate::base::text;
+
 /// Limit of a command line, in bytes. One argument can have 128 KiB (MAX_ARG_STRLEN of execve(2)), and vLLM takes JSON.
 pub const MAX_CMDLINE: u64 = 256 << 10;
 /// Limit of [`CommandLine::shown`], in bytes.
@@ -123,8 +125,8 @@ impl CommandLine {
     }
 
     /// Returns title or program of the process, without arguments, since these can contain secrets: the title up to the first
-    /// blank, or the file name of the program; for Python, the interpreter and then the script or module. Control characters are
-    /// escaped, and the text ends after [`MAX_SHOWN`] bytes.
+    /// blank, or the file name of the program; for Python, the interpreter and then the script or module. Control and invisible characters
+    /// are escaped, and the text ends after [`MAX_SHOWN`] bytes.
     #[must_use]
     pub fn shown(&self) -> Option<String> {
         let name = match &self.program {
@@ -137,7 +139,7 @@ impl CommandLine {
         let words = format!("{interpreter} {name}");
         let mut shown = String::new();
         for char in words.trim().chars() {
-            let escaped = char.escape_debug().to_string();
+            let escaped = text::escaped(char);
             if shown.len() + escaped.len() > MAX_SHOWN {
                 break;
             }
