@@ -160,6 +160,7 @@ impl Collector {
             self.changes
                 .extend(is_published.then_some(Change::Published(key)));
         }
+        self.evict_excess(now);
     }
 
     /// Runs process scans, reads sockets, and removes files of exited agents until `end`. Returns true unless the result of a process scan

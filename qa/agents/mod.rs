@@ -3,6 +3,7 @@
 //! Agents, mostly through the test kit: publication, totals and limits.
 
 mod figures;
+mod lowered;
 mod quiet;
 mod removal;
 mod shares;

@@ -159,7 +159,8 @@ fn shown(core: &Core, known: &Before, scans: bool) -> String {
 }
 
 /// What a history with the keys `before` has left, and what is left after a change to `after`. `None` if `max_agents` or
-/// `max_directories` has left something out: what that is depends on the order in which files and directories are found.
+/// `max_directories` has left something out: what that is depends on the order in which files and directories are found. qa/agents/lowered.rs
+/// has tests of these limits.
 fn left(
     base: &Path,
     [before, after]: [&str; 2],
@@ -197,6 +198,7 @@ fn left(
     });
     let states: BTreeMap<_, _> = states.collect();
     let left_before = format!("{}{states:?}", shown(&core, &Before::default(), scans));
+    let taken = core.host("control.places.taken");
     let refused_before = match change {
         Change::Reload => core.host("control.places.refused"),
         Change::Start => 0,
@@ -212,6 +214,7 @@ fn left(
     host.transfer(2);
     run(&mut core, 2, scans);
     let is_full = core.host("control.places.refused") > refused_before
+        || taken > core.host("control.places.max")
         || core.host("control.directories.left_out") > 0;
     let mut left = shown(&core, &known, scans);
     let (mut agents, expired) = core.kill_and_read();

@@ -69,6 +69,40 @@ impl Registry {
             .chain(live.map(evictable(true)))
     }
 
+    /// Returns the agents that have no place if there are only so many: those that are not instances, then exited ones, then live ones;
+    /// of these, always one of the user with the most agents, the newest one if it is live.
+    pub(crate) fn excess(&self, mut places: usize) -> Vec<AgentKey> {
+        if self.places().total() <= places {
+            return Vec::new();
+        }
+        let with_places = self.iter().filter(|(_, agent)| agent.places() > 0);
+        let mut all: Vec<_> = with_places
+            .map(|(key, agent)| {
+                let (entry, lifecycle) = (&agent.entry, agent.entry.lifecycle);
+                let exited = lifecycle.exited_since().map(|_| Reverse(entry.last_seen));
+                let order = (lifecycle.is_dormant(), exited, entry.first_seen, agent.id);
+                (order, key, agent)
+            })
+            .collect();
+        all.sort_unstable_by_key(|&(order, key, _)| (order, key));
+        // The first agents of all users stay before the second of any.
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        let mut in_turn: Vec<_> = { all.into_iter() }
+            .map(|((is_dormant, exited, ..), key, agent)| {
+                let count = counts.entry(agent.name.owner).or_default();
+                *count += 1;
+                ((is_dormant, exited.is_some(), *count), key, agent.places())
+            })
+            .collect();
+        in_turn.sort_by_key(|&(order, ..)| order);
+        in_turn.retain(|&(_, _, takes)| {
+            let left = places.checked_sub(takes);
+            places = left.unwrap_or(places);
+            left.is_none()
+        });
+        in_turn.into_iter().map(|(_, key, _)| key).collect()
+    }
+
     /// Returns the agent without places whose record makes room for another: of the user with the most agents that has such an
     /// agent, the one that was last seen longest ago. `is_open`: what comes to a file of the agent before it is found again may be
     /// lost, or counted from the beginning of the file.

@@ -10,7 +10,7 @@ use crate::base::clock::Now;
 use crate::discovery::scan::{Found, Opened};
 use crate::error::Rejection;
 use crate::log;
-use crate::procfs::process;
+use crate::procfs::process::{self, Holder};
 use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::checkpoint::Checkpoint;
 use crate::shm::LeaseKind;
@@ -104,7 +104,10 @@ impl Collector {
     /// first.
     fn next_candidate(&mut self, now: Instant) -> Option<Found> {
         let is_complete = self.scanner.is_done() && self.candidates.queue.is_empty();
-        self.candidates.all_found |= is_complete;
+        if is_complete && !self.candidates.all_found {
+            self.candidates.all_found = true;
+            self.detach_left_out();
+        }
         let is_over = is_complete || now >= self.candidates.first_scan_ends;
         if self.shared.in_first_scan && self.candidates.queue.is_empty() && is_over {
             self.shared.in_first_scan = false;
@@ -130,14 +133,17 @@ impl Collector {
         };
         let raw = self.name_before(&found);
         let known = self.ring_agent(&found, &raw).map(|(key, _)| key);
-        if self.make_room_for(
-            now,
-            known,
-            candidate.header.pending() > 0,
-            || process::holder(&candidate.file, LeaseKind::Exclusive),
-            &found,
-        ) {
+        let mut holder = Holder::Present;
+        let find_holder = || {
+            holder = process::holder(&candidate.file, LeaseKind::Exclusive);
+            holder
+        };
+        let has_events = candidate.header.pending() > 0;
+        if self.make_room_for(now, known, has_events, find_holder, &found) {
             self.attach_ring(&found, &raw, candidate, now);
+        } else if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {
+            // Its agent does not expire meanwhile.
+            agent.waiting = (holder != Holder::Absent).then_some((found.name, found.facts.id));
         }
     }
 

@@ -85,11 +85,16 @@ impl Collector {
 
     /// True if there is certainly no place for a file, since another file of its owner was rejected in this scan.
     pub(super) fn is_user_rejected(&self, found: &Found) -> bool {
+        let in_first_scan = self.shared.in_first_scan;
+        // In the first scan, a store may be the present one of an agent that has a place, and agents are found to wait for room.
+        if in_first_scan && found.directory.kinds.stores {
+            return false;
+        }
         let known = || self.ring_agent(found, &found.name);
         self.limits
             .rejected_users
             .contains(&(found.facts.uid, true))
-            && !known().is_some_and(|(_, agent)| agent.has_free_place())
+            && !known().is_some_and(|(_, agent)| in_first_scan || agent.has_free_place())
     }
 
     /// Evicts an agent for a file of this user, which has events or is only open. Returns false if none can be evicted.
@@ -133,8 +138,6 @@ impl Collector {
             }
         }
         if !agent.entry.lifecycle.is_dormant() && !agent.has_files() {
-            let was_published = agent.is_published();
-            agent.withdraw(now);
             let (instance, uid) = (&agent.name.instance, agent.name.owner);
             match is_live {
                 true => tracing::warn!(
@@ -143,9 +146,7 @@ impl Collector {
                 ),
                 false => tracing::info!("agent {instance}: evicted: it has exited, and {limit}"),
             }
-            // The eviction is published before the new agent.
-            self.changes.extend(agent.change_since(was_published, key));
-            self.shared.journal.commit(agent.record, &agent.entry);
+            self.withdraw(key, now);
         }
         // Polls keep its rings mapped.
         self.agents.end_poll(key);
@@ -153,6 +154,42 @@ impl Collector {
             let rejection = without_place(source.file.liveness.has_no_holder(), limit);
             self.scanner.reject(&source.file.path, &facts, rejection);
         }
+    }
+
+    /// Withdraws the agents that a lower limit has no places for, before the scan after a start or a reload. Their totals stay in their
+    /// records.
+    pub(super) fn evict_excess(&mut self, now: Instant) {
+        let excess = self.agents.excess(self.limits.places);
+        if excess.is_empty() {
+            return;
+        }
+        let mut evicted = 0;
+        for key in excess {
+            if let Some(agent) = self.agents.get_mut(key) {
+                agent.sources.clear();
+                evicted += usize::from(!agent.entry.lifecycle.is_dormant());
+                self.withdraw(key, now);
+            }
+            self.files_changed(key);
+        }
+        let (_about, limit) = (log::about(None), self.agent_limit());
+        if evicted > 0 {
+            tracing::warn!(
+                "agents: {evicted} evicted: {limit}; those of users with the most agents first; {}",
+                limit.remedy()
+            );
+        }
+    }
+
+    /// Withdraws an agent that is evicted. This is published before the new agent.
+    fn withdraw(&mut self, key: AgentKey, now: Instant) {
+        let Some(agent) = self.agents.get_mut(key) else {
+            return;
+        };
+        let was_published = agent.is_published();
+        agent.withdraw(now);
+        self.changes.extend(agent.change_since(was_published, key));
+        self.shared.journal.commit(agent.record, &agent.entry);
     }
 
     /// Where the limit on records is reached, expires one agent without places for each new agent.

@@ -29,14 +29,9 @@ impl Collector {
         self.candidates = Candidates::new(now);
         self.shared.in_first_scan = true;
         self.scanner.configure(room.limit(config));
-        // If there is room for fewer files now, the first scan decides which are attached, as at a start.
-        let has_room = self.agents.places().total() <= room.rings;
         let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
         for (key, agent) in self.agents.iter_mut() {
             let was_published = agent.is_published();
-            // No scan finds an unlinked ring again.
-            let stays = |source: &Source| has_room || source.file.liveness.is_unlinked();
-            agent.sources.retain(stays);
             agent.apply(config, now, &mut self.shared.journal);
             self.changes.extend(agent.change_since(was_published, key));
             self.changes.extend(agent.renew_buckets(key));
@@ -44,7 +39,25 @@ impl Collector {
         for key in keys {
             self.files_changed(key);
         }
+        self.evict_excess(now);
         self.configure_transports();
+    }
+
+    /// Detaches files in directories that `max_directories` leaves out, at the end of the first scan. A start does not attach them.
+    pub(super) fn detach_left_out(&mut self) {
+        let scanner = &self.scanner;
+        let mut detached = Vec::new();
+        for (key, agent) in self.agents.iter_mut() {
+            let before = agent.sources.len();
+            // No scan finds an unlinked ring again.
+            agent.sources.retain(|source| {
+                source.file.liveness.is_unlinked() || !scanner.leaves_out(&source.file.path)
+            });
+            detached.extend((agent.sources.len() < before).then_some(key));
+        }
+        for key in detached {
+            self.files_changed(key);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::accounts::{self, AccountError};
 use crate::config::options::Options;
 use crate::config::pcpconf::PcpConf;
 use crate::error::ConfigError;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,7 +37,10 @@ impl ConfigLoader {
     /// # Errors
     /// Those of [`super::load`]; also an unknown account in `-U`.
     pub fn read(&self) -> Result<LoadedConfig, ConfigError> {
-        let may_be_missing = self.may_be_missing.load(Ordering::Relaxed) && !self.path.exists();
+        // A link without a target is a mistake: its target may be on a file system that is not mounted yet.
+        let entry = self.path.symlink_metadata();
+        let is_missing = entry.is_err_and(|err| err.kind() == ErrorKind::NotFound);
+        let may_be_missing = is_missing && self.may_be_missing.load(Ordering::Relaxed);
         self.may_be_missing.store(may_be_missing, Ordering::Relaxed);
         let environment = ENVIRONMENT_VARIABLES.map(std::env::var_os);
         let mut loaded = super::load(&self.path, may_be_missing, &environment)?;
@@ -83,5 +87,30 @@ pub fn log_start(loaded: &Result<LoadedConfig, ConfigError>) {
             tracing::error!("{err}");
             tracing::error!("{NO_CONFIGURATION}; {remedy}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn link_without_a_target_is_a_mistake_not_a_missing_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("nixl.conf");
+        let loader = || ConfigLoader {
+            path: path.clone(),
+            may_be_missing: AtomicBool::new(true),
+            username: None,
+        };
+        assert!(loader().read().is_ok(), "the defaults apply");
+        symlink(dir.path().join("target"), &path).expect("made");
+        let read = loader().read().map(|_| ()).map_err(|err| err.to_string());
+        let why = read.expect_err("no defaults");
+        assert!(why.contains("nixl.conf: No such file"), "{why}");
+        fs::write(dir.path().join("target"), "[nixl]\n").expect("written");
+        assert!(loader().read().is_ok());
     }
 }

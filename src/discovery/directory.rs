@@ -95,9 +95,14 @@ pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
     patterns
         .iter()
         .any(|pattern| match Pattern::new(&pattern.path) {
-            Ok(wild) if !pattern.literal => wild.matches_path_with(path, SHELL_MATCH),
+            Ok(wild) if !pattern.literal => matches(&wild, path.as_os_str()),
             _ => Path::new(&pattern.path) == path,
         })
+}
+
+/// True if a pattern matches a path or name. What is not UTF-8 in it is matched by wildcards only.
+fn matches(pattern: &Pattern, path: &OsStr) -> bool {
+    pattern.matches_with(&path.to_string_lossy(), SHELL_MATCH)
 }
 
 /// Returns the part of a configured path without wildcards: the whole path, or a pattern's components before the first wildcard.
@@ -222,6 +227,21 @@ mod tests {
             ("/stores", false, true),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn pattern_matches_names_that_are_not_utf8() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let names: [&[u8]; 3] = [b"pod-\xff", b"pod-\xfe\xff", b"other-\xff"];
+        for name in names {
+            fs::create_dir(dir.path().join(OsStr::from_bytes(name))).expect("made");
+        }
+        let all = expanded(format!("{}/pod-?*", dir.path().display()));
+        let expected = [names[1], names[0]].map(|name| dir.path().join(OsStr::from_bytes(name)));
+        assert_eq!(all, expected);
+        let patterns = [pattern(format!("{}/pod-?", dir.path().display()))];
+        assert!(is_configured(&patterns, &expected[1]));
+        assert!(!is_configured(&patterns, &expected[0]));
     }
 
     #[test]

@@ -126,6 +126,13 @@ impl Scanner {
         self.directories.get(path)?.fd.as_ref()
     }
 
+    /// True if `max_directories` leaves out the directory of a file, as of the last pass.
+    #[must_use]
+    pub fn leaves_out(&self, path: &Path) -> bool {
+        let is_scanned = |directory| self.directories.contains_key(directory);
+        self.left_out > 0 && !path.parent().is_some_and(is_scanned)
+    }
+
     /// Opens a file that was found and checks that it is a ring or a store. A rejection is cached.
     ///
     /// If the file was found right after a change, such as before its agent set its size, `found` gets a new stat(2).

@@ -4,13 +4,13 @@
 
 use nix::fcntl::{OFlag, open as open_directory, openat};
 use nix::sys::stat::Mode;
-use nix::unistd::{Uid, geteuid};
+use nix::unistd::{Uid, getegid, geteuid};
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, fchown};
 use std::path::Path;
 
-/// Opens or creates the file, and its directory if that is missing. The directory above belongs to PCP's user, and links there
+/// Opens or creates the file, and its directory if that is missing. A file that root opens becomes root's. The directory above belongs to PCP's user, and links there
 /// must not lead root elsewhere.
 ///
 /// # Errors
@@ -31,7 +31,12 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = flags | OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = openat(&directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
     let file = File::from(file);
-    fault_of_file(&file.metadata()?, uid).map_or(Ok(()), reject)?;
+    let meta = file.metadata()?;
+    fault_of_file(&meta, uid).map_or(Ok(()), reject)?;
+    if meta.uid() != uid.as_raw() {
+        // The account of an earlier nixl.conf could shorten it. `user` gets it again before this process becomes that user.
+        fchown(&file, Some(uid.as_raw()), Some(getegid().as_raw()))?;
+    }
     Ok(file)
 }
 
@@ -126,6 +131,23 @@ mod tests {
             fault_of_directory(&meta, geteuid()).is_some(),
             "no directory"
         );
+    }
+
+    #[test]
+    fn file_of_an_earlier_user_becomes_that_of_root() -> io::Result<()> {
+        if !geteuid().is_root() {
+            println!("left out: a file of another user: only root can make one");
+            return Ok(());
+        }
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("state");
+        fs::write(&path, "totals")?;
+        std::os::unix::fs::chown(&path, Some(65_534), Some(65_534))?;
+        let file = open(&path)?;
+        let meta = file.metadata()?;
+        assert_eq!((meta.uid(), meta.gid()), (0, getegid().as_raw()));
+        assert_eq!(fs::read(&path)?, b"totals");
+        Ok(())
     }
 
     #[test]

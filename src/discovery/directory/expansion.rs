@@ -6,7 +6,7 @@
 //! names that are read are limited.
 
 use super::{
-    Config, Directory, FileKinds, PATH_FLAGS, SHELL_MATCH, has_wildcard, is_configured, open_entry,
+    Config, Directory, FileKinds, PATH_FLAGS, has_wildcard, is_configured, matches, open_entry,
     split, walk,
 };
 use crate::base::file::{FileFacts, LIST_FLAGS};
@@ -190,12 +190,7 @@ impl Level {
             // Some file systems return no type; opening the entry then fails if it is not a directory.
             let kind = entry.file_type().unwrap_or(Type::Directory);
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            let is_match = |name: &str| pattern.matches_with(name, SHELL_MATCH);
-            if kind == Type::Directory
-                && name != "."
-                && name != ".."
-                && name.to_str().is_some_and(is_match)
-            {
+            if kind == Type::Directory && name != "." && name != ".." && matches(&pattern, name) {
                 names.push(name.to_owned());
             }
         }
