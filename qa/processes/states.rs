@@ -366,6 +366,7 @@ fn agent_held_by_a_reader_only_is_exited_or_unknown() {
 }
 
 #[test]
+#[ignore = "waits a minute for a scan of all processes"]
 fn several_writers_of_one_ring_are_logged_and_have_no_pid() {
     if !support::sees_all_processes() {
         note_left_out("the processes of one ring, since not all processes are visible");

@@ -47,7 +47,7 @@ impl<'a> Daemon<'a> {
 }
 
 impl Drainer for Daemon<'_> {
-    const LONGEST: Duration = Duration::from_millis(100);
+    const LONGEST: Duration = Duration::from_millis(200);
 
     fn start(&mut self) {
         let start = || self.home.start_dbpmda(Path::new(PMDANIXL));
@@ -116,7 +116,7 @@ impl<'a> Whole<'a> {
 }
 
 impl Drainer for Whole<'_> {
-    const LONGEST: Duration = Duration::from_millis(150);
+    const LONGEST: Duration = Duration::from_millis(250);
 
     fn start(&mut self) {
         if !self.runs {
@@ -182,7 +182,7 @@ fn truth(producer: Child) -> BTreeMap<String, u64> {
             let name = agent["agent"].as_str().expect("a name").to_owned();
             (name, agent["tx_bytes"].as_u64().expect("a sum"))
         })
-        // An agent that got no processor time is no instance.
+        // An agent that got no processor time may be no instance.
         .filter(|(_, bytes)| *bytes > 0)
         .collect()
 }
@@ -198,7 +198,10 @@ fn kill_the_drainer<D: Drainer>(home: &Home, layout: Layout, mut drainer: D) {
     // A drainer that is not killed, so that the producer can write its last events.
     drainer.start();
     let truth = truth(producer);
-    assert_eq!(drainer.read()[TX_BYTES], truth);
+    let mut counted = drainer.read()[TX_BYTES].clone();
+    // As in the truth.
+    counted.retain(|_, bytes| *bytes > 0);
+    assert_eq!(counted, truth);
 }
 
 /// Kills the drainer and the agent, one after the other.

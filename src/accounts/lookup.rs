@@ -52,13 +52,18 @@ pub(super) struct Lookup {
 impl Lookup {
     /// Starts a look-up of these keys in a database of nsswitch.conf(5).
     pub fn start(database: &str, keys: &[String], now: Instant) -> Result<Self, NotAnswered> {
+        // After `--` a key is not taken for an option.
+        Self::run(
+            Command::new("getent").args(["--", database]).args(keys),
+            now,
+        )
+    }
+
+    pub(super) fn run(command: &mut Command, now: Instant) -> Result<Self, NotAnswered> {
         let failed = |err: io::Error| NotAnswered::Failed {
             why: format!("cannot be run: {err}"),
         };
-        // After `--` a key is not taken for an option.
-        let mut child = Command::new("getent")
-            .args(["--", database])
-            .args(keys)
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

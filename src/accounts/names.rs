@@ -123,6 +123,7 @@ impl UserNames {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn user_without_a_name_shows_as_its_number() {
@@ -143,9 +144,9 @@ mod tests {
     fn look_up_without_an_answer_is_killed_and_followed_by_a_pause() {
         let mut names = UserNames::default();
         let (now, number) = (Instant::now(), u32::MAX - 1);
-        names.request([number], now);
-        let (_, uids) = names.running.as_ref().expect("running");
-        assert_eq!(uids, &[number]);
+        let lookup = Lookup::run(Command::new("sleep").arg("600"), now);
+        names.running = Some((lookup.expect("it starts"), vec![number]));
+        assert!(!names.poll(Duration::from_millis(10), now));
         // Its time is over before it has answered.
         let late = now + Duration::from_secs(10);
         while !names.poll(Duration::from_millis(100), late) {}
