@@ -58,7 +58,7 @@ impl ScanRequest {
 pub struct MappingProcess {
     /// Process.
     pub id: ProcessId,
-    /// Where it has the file mapped, at most [`MAX_PATHS`] places.
+    /// Where it has the file mapped. Of many places, the first ones.
     pub addresses: Vec<u64>,
     /// Real user id.
     pub uid: u32,
