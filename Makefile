@@ -61,8 +61,8 @@ check-packages:
 	@scripts/check-full deb rpm selinux release
 
 torture:
-	@scripts/setup check && . scripts/env && KILLS=2000 PAIRS=4000 TORTURE=1 HOSTILE_SECONDS=300 RESTARTS=50 cargo test --locked --no-fail-fast --test qa -- --include-ignored \
-		configurations:: crash:: single_step:: every_instruction:: hostile_directory:: nixl_restarts:: faults::
+	@scripts/setup check && KILLS=2000 PAIRS=4000 TORTURE=1 HOSTILE_SECONDS=300 RESTARTS=50 NEXTEST_PROFILE=torture qa/run --jobs 2 \
+		configurations crash single_step every_instruction hostile_directory nixl_restarts faults
 
 fuzz:
 	@scripts/fuzz $(or $(SECONDS),60)

@@ -298,17 +298,21 @@ fn reject_beyond<'a>(limit: AgentLimit, lines: impl Iterator<Item = &'a mut Line
     // The daemon has found these first.
     wanted.sort_by_key(|((_, is_read), _)| !is_read);
     let (mut places, mut taken) = (PlaceCounts::default(), Vec::new());
-    for ((owner, _), line) in wanted {
+    for ((owner, is_read), line) in wanted {
         places.change(owner, 0, 1);
-        taken.push((owner, line));
+        taken.push((owner, is_read, line));
         if taken.len() > limit.places {
             let most = places.most();
             let newest = taken.iter().rposition(|taken| places.of(taken.0) == most);
-            let (owner, line) = taken.remove(newest.unwrap_or_default());
+            let (owner, is_read, line) = taken.remove(newest.unwrap_or_default());
             places.change(owner, 1, 0);
             let rejection = Rejection::TooMany { limit };
+            let what = match is_read {
+                true => "left out after a reload",
+                false => "rejected",
+            };
             line.level = Level::Problem;
-            line.text += &format!("; rejected: {rejection}, {count} files need room");
+            line.text += &format!("; {what}: {rejection}, {count} files need room");
         }
     }
 }

@@ -163,6 +163,21 @@ fn rings_beyond_max_agents_are_named_with_and_without_a_daemon() {
     });
     are_named_but(&read);
     assert!(link.end().success());
+    // A limit that the daemon has not read.
+    home.set("max_agents = 4");
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    wait_for("all agents are shown", || {
+        let values = link.values("transfer.tx_bytes").ok()?;
+        (values.len() == 4).then_some(())
+    });
+    home.set("max_agents = 2");
+    let (_, said) = check(&home);
+    let why = "; left out after a reload: max_agents (2) is reached";
+    assert!(
+        said.matches(why).count() == 2 && !said.contains("rejected: "),
+        "{said}"
+    );
+    assert!(link.end().success());
 }
 
 #[test]
