@@ -61,7 +61,7 @@ check-packages:
 	@scripts/check-full deb rpm selinux release
 
 torture:
-	@scripts/setup check && KILLS=2000 PAIRS=4000 TORTURE=1 HOSTILE_SECONDS=300 RESTARTS=50 NEXTEST_PROFILE=torture qa/run --jobs 2 \
+	@scripts/setup check && CARGO_PROFILE_DEV_OPT_LEVEL=1 KILLS=2000 PAIRS=4000 TORTURE=1 HOSTILE_SECONDS=300 RESTARTS=50 NEXTEST_PROFILE=torture qa/run --jobs 2 \
 		configurations crash single_step every_instruction hostile_directory nixl_restarts faults
 
 fuzz:
