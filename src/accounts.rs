@@ -129,6 +129,15 @@ fn ask(
     lines
 }
 
+/// Returns the user ids in lines of passwd(5), by name. The first line of a name counts, as for getpwnam(3).
+fn uids_in(text: &str) -> HashMap<&str, u32> {
+    let mut found = HashMap::new();
+    for user in users(text) {
+        found.entry(user.name).or_insert(user.uid);
+    }
+    found
+}
+
 /// True if getent(1) takes a key for an id, which strtoul(3) reads.
 fn is_number(key: &str) -> bool {
     let digits = key.trim_start();
@@ -143,8 +152,7 @@ fn is_number(key: &str) -> bool {
 /// A name has no account, or the name services do not answer.
 pub fn uids(names: &[&str]) -> Result<Vec<u32>, AccountError> {
     let text = passwd_file();
-    let local = users(&text).map(|user| (user.name, user.uid));
-    let mut known: HashMap<&str, u32> = local.collect();
+    let mut known = uids_in(&text);
     let others: Vec<&str> = { names.iter().copied() }
         .filter(|name| !known.contains_key(name))
         .collect();
@@ -230,6 +238,7 @@ mod tests {
             .map(|user| (user.name, user.uid, user.gid))
             .collect();
         assert_eq!(found, [("root", 0, 0), ("x", u32::MAX, 7)]);
+        assert_eq!(uids_in("a:x:1:1\nb:x:2:2\na:x:0:0")["a"], 1);
         let text = "adm:x:4:syslog,pcp\npcp:x:990:\nbad:x:x:pcp\nvideo:x:44:pcp\npc:x:5:pcpx";
         assert_eq!(groups_of(text, "pcp"), [4, 44]);
         assert_eq!(groups_of(text, ""), [990]);

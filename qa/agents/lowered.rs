@@ -75,6 +75,21 @@ fn lower_max_agents_leaves_the_oldest_agents() {
 }
 
 #[test]
+fn agent_with_an_unlinked_ring_keeps_its_place() {
+    let settings = "retain = \"1s\"";
+    let mut core = Core::new(settings);
+    let mut all = rings(&mut core, &["a", "b", "c"]);
+    fs::remove_file(core.path("c")).expect("there");
+    core.run(2);
+    core.configure(&format!("{settings}\nmax_agents = 1"));
+    // An event that comes after the last drain.
+    push(&mut all[2], 1);
+    core.run(10);
+    assert_eq!(names(core.sent()), ["c"]);
+    assert_eq!(core.sent()["c"], 2);
+}
+
+#[test]
 fn lower_max_agents_leaves_each_user_its_share() {
     if !nix::unistd::geteuid().is_root() {
         return note_left_out("only root can change the owner of a file");

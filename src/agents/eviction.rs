@@ -70,7 +70,8 @@ impl Registry {
     }
 
     /// Returns the agents that have no place if there are only so many: those that are not instances, then exited ones, then live ones;
-    /// of these, always one of the user with the most agents, the newest one if it is live.
+    /// of these, always one of the user with the most agents, the newest one if it is live. One with an unlinked ring keeps its place,
+    /// since no scan would find what is left in the ring.
     pub(crate) fn excess(&self, mut places: usize) -> Vec<AgentKey> {
         if self.places().total() <= places {
             return Vec::new();
@@ -80,7 +81,15 @@ impl Registry {
             .map(|(key, agent)| {
                 let (entry, lifecycle) = (&agent.entry, agent.entry.lifecycle);
                 let exited = lifecycle.exited_since().map(|_| Reverse(entry.last_seen));
-                let order = (lifecycle.is_dormant(), exited, entry.first_seen, agent.id);
+                let mut sources = agent.sources.iter();
+                let is_unlinked = sources.any(|source| source.file.liveness.is_unlinked());
+                let order = (
+                    !is_unlinked,
+                    lifecycle.is_dormant(),
+                    exited,
+                    entry.first_seen,
+                    agent.id,
+                );
                 (order, key, agent)
             })
             .collect();
@@ -88,17 +97,18 @@ impl Registry {
         // The first agents of all users stay before the second of any.
         let mut counts: HashMap<u32, usize> = HashMap::new();
         let mut in_turn: Vec<_> = { all.into_iter() }
-            .map(|((is_dormant, exited, ..), key, agent)| {
+            .map(|((is_found, is_dormant, exited, ..), key, agent)| {
                 let count = counts.entry(agent.name.owner).or_default();
                 *count += 1;
-                ((is_dormant, exited.is_some(), *count), key, agent.places())
+                let order = (is_found, is_dormant, exited.is_some(), *count);
+                (order, key, agent.places())
             })
             .collect();
         in_turn.sort_by_key(|&(order, ..)| order);
-        in_turn.retain(|&(_, _, takes)| {
+        in_turn.retain(|&((is_found, ..), _, takes)| {
             let left = places.checked_sub(takes);
             places = left.unwrap_or(places);
-            left.is_none()
+            left.is_none() && is_found
         });
         in_turn.into_iter().map(|(_, key, _)| key).collect()
     }

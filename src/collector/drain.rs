@@ -68,9 +68,9 @@ impl Collector {
         self.agents.update(key);
     }
 
-    /// Rejects the files of an agent whose drain or process scan has panicked, until they change: a defect of the daemon costs this agent only. The
-    /// totals of the agent are read from its record, and the host totals are computed again. Without a record both stay as the panic
-    /// left them, so that a batch may count twice.
+    /// Rejects the files of an agent whose drain or process scan has panicked, until they change: a defect of the daemon costs this
+    /// agent only. The totals of the agent are read from its record, and the host totals are computed again. Without a record both stay
+    /// as the panic left them, so that a batch may count twice.
     pub(super) fn reject_after_panic(&mut self, key: AgentKey, was_published: bool) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;

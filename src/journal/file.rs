@@ -10,8 +10,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, fchown};
 use std::path::Path;
 
-/// Opens or creates the file, and its directory if that is missing. A file that root opens becomes root's. The directory above belongs to PCP's user, and links there
-/// must not lead root elsewhere.
+/// Opens or creates the file, and its directory if that is missing. A file that root opens becomes root's. The directory above
+/// belongs to PCP's user, and links there must not lead root elsewhere.
 ///
 /// # Errors
 /// The file cannot be opened, or other users may write to it or to its directory.

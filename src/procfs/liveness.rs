@@ -55,8 +55,8 @@ pub struct Liveness {
     change_time: (i64, i64),
     /// True if the next process scan is to look for the writer.
     needs_scan: bool,
-    /// Change time of the file at the last check before a process scan that showed no writer. While it is the current one, processes that have the
-    /// file only read it: an agent that starts changes the file.
+    /// Change time of the file at the last check before a process scan that showed no writer. While it is the current one, processes
+    /// that have the file only read it: an agent that starts changes the file.
     only_readers_since: Option<(i64, i64)>,
 }
 
