@@ -2,6 +2,7 @@
 
 //! Imports between modules: a module imports only modules that `src/lib.rs` lists before it.
 
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,110 +30,66 @@ fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Code of a file without comments, string literals and modules of unit tests.
-fn code(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(next) = rest.chars().next() {
-        let len = match next {
-            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
-            '/' if rest.starts_with("/*") => rest.find("*/").map_or(rest.len(), |end| end + 2),
-            '"' => 1 + end_of_string(&rest[1..]),
-            // A character literal. A lifetime has no second quotation mark.
-            '\'' if rest[1..].starts_with('\\') => 2 + rest[2..].find('\'').unwrap_or(0) + 1,
-            '\'' if rest[1..].chars().nth(1) == Some('\'') => {
-                2 + rest[1..].chars().next().map_or(0, char::len_utf8)
-            }
-            _ => {
-                out.push(next);
-                rest = &rest[next.len_utf8()..];
-                continue;
-            }
-        };
-        rest = &rest[len.min(rest.len())..];
-    }
-    without_tests(&out)
-}
-
-/// Length of a string literal after its first quotation mark.
-fn end_of_string(text: &str) -> usize {
-    let mut escaped = false;
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = true,
-            b'"' => return at + 1,
-            _ => {}
+/// Tokens of code without modules, imports and other items for unit tests. Comments are no tokens, and documentation is a literal.
+fn tokens(code: TokenStream) -> Vec<TokenTree> {
+    let mut left = code.into_iter();
+    let mut found: Vec<TokenTree> = Vec::new();
+    while let Some(token) = left.next() {
+        let is_attribute =
+            matches!(found.last(), Some(TokenTree::Punct(last)) if last.as_char() == '#');
+        if is_attribute && token.to_string().replace(' ', "") == "[cfg(test)]" {
+            found.pop();
+            // The item ends with a body or a semicolon, a field with a comma.
+            let _ = left.find(|token| match token {
+                TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+                TokenTree::Punct(end) => [';', ','].contains(&end.as_char()),
+                _ => false,
+            });
+        } else {
+            found.push(token);
         }
     }
-    text.len()
+    found
 }
 
-/// Removes each item after `#[cfg(test)]`, up to its closing brace or semicolon.
-fn without_tests(code: &str) -> String {
-    let (mut out, mut rest) = (String::new(), code);
-    while let Some(at) = rest.find("#[cfg(test)]") {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let (mut depth, mut end) = (0_usize, rest.len());
-        for (at, byte) in rest.bytes().enumerate() {
-            match byte {
-                b'{' => depth += 1,
-                b'}' => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-            let is_over = depth == 0 && (byte == b'}' || byte == b';' || byte == b',');
-            if is_over {
-                end = at + 1;
-                break;
-            }
-        }
-        rest = &rest[end..];
-    }
-    out + rest
-}
-
-/// The modules of `folder` (empty: the crate, else such as `pcp::`) that the code of a module `depth` levels below it names.
-fn imports(code: &str, folder: &str, depth: usize) -> BTreeSet<String> {
+/// Modules of `folder` (empty: the crate, else such as `["pcp"]`) that code of a module `depth` levels below it imports.
+fn imports(code: &[TokenTree], folder: &[&str], depth: usize) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for prefix in [format!("crate::{folder}"), "super::".repeat(depth)] {
-        for (at, _) in code.match_indices(&prefix) {
-            let is_path =
-                code[..at].ends_with(|before: char| before == ':' || before.is_alphanumeric());
-            if !is_path {
-                first_names(&code[at + prefix.len()..], &mut found);
+    for token in code {
+        if let TokenTree::Group(group) = token {
+            found.extend(imports(&tokens(group.stream()), folder, depth));
+        }
+    }
+    let absolute = [&["crate"], folder].concat();
+    for prefix in [absolute, vec!["super"; depth]] {
+        // A path is a name, and then two colons and a name for each further part.
+        let is_here = |at: usize| {
+            let mut names = (0..).map(|part| at + 3 * part).zip(&prefix);
+            names.all(|(at, name)| has_name(code, at, name))
+                && !(at >= 3 && has_name(code, at - 3, &code[at - 3].to_string()))
+        };
+        for at in (0..code.len()).filter(|&at| is_here(at)) {
+            match code.get(at + 3 * prefix.len()) {
+                Some(TokenTree::Ident(name)) => {
+                    found.insert(name.to_string());
+                }
+                // The first name of each path in braces.
+                Some(TokenTree::Group(group)) => {
+                    let paths = Vec::from_iter(group.stream());
+                    let paths = paths.split(|token| token.to_string() == ",");
+                    found.extend(paths.filter_map(|path| Some(path.first()?.to_string())));
+                }
+                _ => {}
             }
         }
     }
     found
 }
 
-/// First name of a path, or of each path in braces.
-fn first_names(path: &str, found: &mut BTreeSet<String>) {
-    let name = |text: &str| -> String {
-        let is_part = |letter: &char| letter.is_alphanumeric() || *letter == '_';
-        text.trim_start().chars().take_while(is_part).collect()
-    };
-    let Some(group) = path.strip_prefix('{') else {
-        found.insert(name(path));
-        return;
-    };
-    let (mut depth, mut start) = (0_usize, 0);
-    for (at, letter) in group.char_indices() {
-        match letter {
-            '{' => depth += 1,
-            '}' if depth == 0 => {
-                found.insert(name(&group[start..at]));
-                return;
-            }
-            '}' => depth -= 1,
-            ',' if depth == 0 => {
-                found.insert(name(&group[start..at]));
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
+/// True if this token is a name, which a path continues.
+fn has_name(code: &[TokenTree], at: usize, name: &str) -> bool {
+    let is = |at: usize, text: &str| code.get(at).is_some_and(|token| token.to_string() == text);
+    is(at, name) && is(at + 1, ":") && is(at + 2, ":")
 }
 
 /// Imports of later modules: importing module, imported module, and file.
@@ -155,7 +112,7 @@ fn backward_imports() -> BTreeSet<(String, String, PathBuf)> {
         let own =
             place(&parts[0]).unwrap_or_else(|| panic!("{} is not listed in lib.rs", parts[0]));
         let text = fs::read_to_string(&path).expect("text");
-        for name in imports(&code(&text), "", parts.len()) {
+        for name in imports(&tokens(text.parse().expect("Rust")), &[], parts.len()) {
             if place(&name).is_some_and(|imported| imported > own) {
                 found.insert((parts[0].to_string(), name, path.clone()));
             }
@@ -184,8 +141,8 @@ fn circle(folder: &str) -> Vec<String> {
         let inside = inside.with_extension("");
         let parts = Vec::from_iter(inside.iter().map(|part| part.to_string_lossy()));
         let text = fs::read_to_string(&path).expect("text");
-        let path = folder.replace('/', "::") + "::";
-        let named = imports(&code(&text), &path, parts.len());
+        let path: Vec<&str> = folder.split('/').collect();
+        let named = imports(&tokens(text.parse().expect("Rust")), &path, parts.len());
         edges.entry(parts[0].to_string()).or_default().extend(named);
     }
     // Removes the files that import none of the remaining ones, until nothing changes.
@@ -233,6 +190,8 @@ fn imports_are_found_in_code_only() {
         mod tests { use crate::agents; fn g() { if true {} } }
         fn h() { crate::journal::open() }
     "#;
-    let found: Vec<_> = imports(&code(text), "", 2).into_iter().collect();
+    let found: Vec<_> = imports(&tokens(text.parse().expect("Rust")), &[], 2)
+        .into_iter()
+        .collect();
     assert_eq!(found, ["base", "event", "journal", "log", "ring", "shm"]);
 }
