@@ -4,9 +4,9 @@
 //! single-stepped, and the next start runs on each state file on the way, like qa/ring/single_step.rs with a ring.
 
 use crate::support::drain::Traced;
-use crate::support::example;
 use crate::support::kit::layers::RECORD;
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES, Who};
+use crate::support::release_example;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ impl Bench {
         let dir = crate::support::memory::in_memory();
         fs::create_dir(dir.path().join("stores")).expect("made");
         Self {
-            program: example("one_drain"),
+            program: release_example("one_drain"),
             dir,
             sent: 0,
             max_agents,
