@@ -39,12 +39,6 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Adds a sentence to the description of the measurement.
-    pub fn add(&mut self, sentence: &str) {
-        println!("  {sentence}");
-        self.how = format!("{} {sentence}", self.how);
-    }
-
     fn markdown(&self) -> String {
         let mut text = format!("\n## {}\n\n{}\n\n", self.title, self.how);
         let rule = self.columns.iter().map(|_| "---".to_owned()).collect();
