@@ -68,11 +68,14 @@ class Pmcd:
         listed, _, _ = listed.partition("processes that use NIXL")
         return {int(pid) for pid in re.findall(r"^  pid (\d+) ", listed, re.M)}
 
+    def pmda(self):
+        """Returns the processes of pmdanixl."""
+        return [pid for pid in processes.descendants(self.process.pid) if processes.read(pid, "comm").strip() == "pmdanixl"]
+
     def signal_pmda(self, number):
         """Sends a signal to pmdanixl."""
-        for pid in processes.descendants(self.process.pid):
-            if processes.read(pid, "comm").strip() == "pmdanixl":
-                os.kill(pid, number)
+        for pid in self.pmda():
+            os.kill(pid, number)
 
     def stop(self):
         """Ends pmcd and the PMDA."""

@@ -5,7 +5,8 @@
     model.py NAME DEVICE
 
 DEVICE is cuda or cpu. The KV cache of a prompt is one block of memory, which is registered with NIXL. The process first prints a line
-of JSON with its address. It then answers each line of JSON on standard input with one, and ends with its standard input:
+of JSON with its address, or with what is "missing". It then answers each line of JSON on standard input with one, and ends with its
+standard input:
 
     {"connect": ADDRESS}            connects to the other side
     {"prefill": SEED}               computes the prompt of this seed into the block; answers with the next token
@@ -16,7 +17,6 @@ of JSON with its address. It then answers each line of JSON on standard input wi
 
 import json
 import logging
-import os
 import sys
 
 sys.dont_write_bytecode = True
@@ -43,7 +43,7 @@ class Side:
     def __init__(self, name, device):
         self.device, self.model = device, llama(device)
         self.block = torch.zeros((LAYERS, 2, 1, HEADS, PROMPT, WIDTH), device=device)
-        api, _ = peer.workload.load_api()
+        api, self.nixl = peer.load_nixl()
         kind = "VRAM" if device == "cuda" else "DRAM"
         self.agent = peer.Agent(api, name, kind, self.block.data_ptr(), self.block.nbytes)
 
@@ -64,7 +64,7 @@ class Side:
         size = self.block.nbytes // (2 * LAYERS)
         pieces = [(number * size, size) for number in range(2 * LAYERS)]
         agent = self.agent
-        agent.transfer("READ", agent.descs(agent.at, pieces), agent.descs(agent.there, pieces), self.block.nbytes)
+        agent.transfer("READ", agent.descs(agent.at, pieces), agent.descs(agent.remote_at, pieces), self.block.nbytes)
 
     def steps(self, token):
         """Computes STEPS tokens with the KV cache of the block. Returns them and their logits."""
@@ -82,14 +82,14 @@ class Side:
         """Computes tokens after a prompt. Returns their largest differences in logits to a run without a split, and without a KV cache."""
         self.block.zero_()
         self.finish()
-        _, without = self.steps(token)
+        _, uncached = self.steps(token)
         self.read()
         tokens, logits = self.steps(token)
         whole = self.model(torch.cat([self.prompt(seed), torch.tensor([tokens], device=self.device)], dim=1), use_cache=False)
         expected = whole.logits[0, PROMPT:]
         right = [token, *expected.argmax(dim=1).tolist()][:STEPS] == tokens and whole.logits[0, PROMPT - 1].argmax().item() == token
         return dict(right=right, difference=(logits - expected).abs().max().item(),
-                    without=(without - expected).abs().max().item())
+                    uncached=(uncached - expected).abs().max().item())
 
     def finish(self):
         """Waits until the GPU has done all work on the block."""
@@ -100,10 +100,15 @@ class Side:
 def main():
     logging.disable(logging.INFO)
     name, device = sys.argv[1:]
+    if not hasattr(transformers.DynamicCache(), "layers"):
+        peer.answer(dict(missing=f"transformers 4.54 or later, this is {transformers.__version__}"))
+        return
+    torch.set_float32_matmul_precision("highest")
     with torch.inference_mode():
         side = Side(name, device)
         side.finish()
-        peer.answer(dict(pid=os.getpid(), transformers=transformers.__version__, torch=torch.__version__, addresses=side.agent.address()))
+        peer.answer(dict(nixl=side.nixl, transformers=transformers.__version__, torch=torch.__version__,
+                         address=side.agent.address()))
         for line in sys.stdin:
             request = json.loads(line)
             if "connect" in request:

@@ -9,11 +9,12 @@ addresses of its agents. It then answers each line of JSON on standard input wit
 
     {"connect": {AGENT: ADDRESS}}                               connects each agent to an agent of another process
     {"op": "WRITE", "size": 4096, "count": 10, "seconds": 0, "times": true}
-                                                                each agent transfers so often, or else for so long; "times": false
-                                                                does not ask NIXL for the times, which it has with telemetry only
+                                                                each agent does `count` transfers, or transfers for `seconds` if
+                                                                `count` is 0; "times": false does not ask NIXL for the times, which
+                                                                it has with telemetry only
     {"sums": true}                                              what each agent has counted
 
-The variable LATE_DEVICES becomes CUDA_VISIBLE_DEVICES after the start of the process.
+NIXL_PACKAGE is the wheel of NIXL: nixl_cu12 or nixl_cu13. LATE_DEVICES becomes CUDA_VISIBLE_DEVICES after the start of the process.
 """
 
 import base64
@@ -26,6 +27,12 @@ import time
 sys.dont_write_bytecode = True
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../nixl"))
 import workload  # noqa: E402
+
+
+def load_nixl():
+    """Returns NIXL's API, and the package and version that are loaded."""
+    api, version = workload.load_api([os.environ["NIXL_PACKAGE"]])
+    return api, f"{api.__package__} {version}"
 
 
 class Agent:
@@ -45,7 +52,7 @@ class Agent:
     def connect(self, address):
         """Connects to the agent that has this address."""
         remote = self.agent.add_remote_agent(base64.b64decode(address["metadata"]))
-        self.remote, self.there = remote.decode() if isinstance(remote, bytes) else remote, address["at"]
+        self.remote, self.remote_at = remote.decode() if isinstance(remote, bytes) else remote, address["at"]
 
     def descs(self, at, pieces):
         """Returns descriptors of pieces of a block, each an offset and a length."""
@@ -84,8 +91,8 @@ def allocate(kind, size):
 
 
 def run(agents, op, size, count, seconds, times):
-    """Does `count` transfers with each agent, or else transfers for `seconds`. Returns their number and time."""
-    ends = [(agent.descs(agent.at, [(0, size)]), agent.descs(agent.there, [(0, size)])) for agent in agents]
+    """Does `count` transfers with each agent, or transfers for `seconds` if `count` is 0. Returns their number and time."""
+    ends = [(agent.descs(agent.at, [(0, size)]), agent.descs(agent.remote_at, [(0, size)])) for agent in agents]
     start, done = time.monotonic(), 0
     while done < count if count else time.monotonic() - start < seconds:
         for agent, (ours, theirs) in zip(agents, ends):
@@ -103,14 +110,14 @@ def main():
     if "LATE_DEVICES" in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LATE_DEVICES"]
     logging.disable(logging.INFO)  # the wheels log to standard output
-    api, version = workload.load_api()
+    api, loaded = load_nixl()
     size, agents, blocks, uuid = int(sys.argv[1]), {}, [], ""
     for name, kind in (argument.split(":") for argument in sys.argv[2:]):
         block, at, own = allocate(kind, size)
         blocks.append(block)
         uuid = uuid or own
         agents[name] = Agent(api, name, kind, at, size)
-    answer(dict(pid=os.getpid(), nixl=version, uuid=uuid, addresses={name: agent.address() for name, agent in agents.items()}))
+    answer(dict(pid=os.getpid(), nixl=loaded, uuid=uuid, addresses={name: agent.address() for name, agent in agents.items()}))
     for line in sys.stdin:
         request = json.loads(line)
         if "connect" in request:

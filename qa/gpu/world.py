@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the rows of `make gpu` share: programs in processes of their own, private daemons, and the comparison of sums."""
+"""What the groups of rows of `make gpu` share: applications, private daemons, and the comparison of sums."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -8,35 +9,42 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path += [os.path.join(HERE, "../engines"), os.path.join(HERE, "../compare")]
-import application  # noqa: E402
+sys.path += [os.path.join(HERE, folder) for folder in ("../engines", "../compare", "../nixl")]
+from application import processor, spent  # noqa: E402
 import processes  # noqa: E402
 from values import Pmcd  # noqa: E402
-from wait import Failure, within  # noqa: E402
+from wait import Failure, until, within  # noqa: E402
 
-# Metric of each sum that a program counts.
+# Metric of each sum that an application counts.
 SUMS = {
     "tx_requests": "nixl.transfer.tx_requests", "rx_requests": "nixl.transfer.rx_requests",
     "tx_bytes": "nixl.transfer.tx_bytes", "rx_bytes": "nixl.transfer.rx_bytes", "registered": "nixl.memory.registered",
     "xfer_time_us": "nixl.performance.xfer_time_us", "xfer_post_time_us": "nixl.performance.xfer_post_time_us",
 }
 FLUSH = 5  # seconds; NIXL writes its ring every 0.1 s, and the daemon reads it every 0.05 s
+SIZE = 64 << 20  # bytes of an agent's block
+# Settings of the caller that would change what is measured.
+SETTINGS = ("NIXL_TELEMETRY_", "CUDA_VISIBLE_", "UCX_", "TORCH_ALLOW_TF32_")
+# Continues the processes of its arguments at the end of its input, which is the end of this process at the latest.
+PAUSE = 'kill -STOP "$@"; cat; kill -CONT "$@"'
 
 
-class Program:
-    """A program of this folder that answers lines of JSON."""
+class Application:
+    """A process with NIXL: a script of this folder that answers lines of JSON. It uses the GPU of the run, if there is one."""
 
     def __init__(self, world, name, script, *arguments, telemetry=None, **environment):
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("NIXL_TELEMETRY_", "CUDA_VISIBLE_"))}
+        """`environment` has variables by name. None removes a variable."""
+        env = {key: value for key, value in os.environ.items() if not key.startswith(SETTINGS)}
         # UCX writes a warning for each transfer that it cannot do in the best way.
-        env |= {"UCX_LOG_LEVEL": "error", "OMP_NUM_THREADS": "1"}
+        env |= {"UCX_LOG_LEVEL": "error", "UCX_POSIX_DIR": world.parent, "OMP_NUM_THREADS": "1", "NIXL_PACKAGE": world.package}
         # The order of NVML, which numbers the GPUs of PCP's PMDA nvidia.
-        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": world.uuid}
         if telemetry:
             env |= {"NIXL_TELEMETRY_ENABLE": "y", "NIXL_TELEMETRY_EXPORTER": "BUFFER", "NIXL_TELEMETRY_DIR": telemetry}
-        self.log = open(os.path.join(world.directory, name + ".log"), "w", encoding="utf-8")
+        env = {key: value for key, value in (env | environment).items() if value is not None}
+        self.log = open(os.path.join(world.logs, name + ".log"), "w", encoding="utf-8")
         command = [sys.executable, "-B", os.path.join(HERE, script), *arguments]
-        self.process = processes.start(command, self.log, env | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = processes.start(command, self.log, env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def tell(self, **request):
         """Writes a request."""
@@ -74,13 +82,14 @@ class Pair:
         def start(end):
             arguments = [f"{name}{end}:{kind}" for name, kind in agents.items()]
             name = "+".join(agents) + end
-            return Program(world, name, "peer.py", str(world.size), *arguments, telemetry=telemetry, **environment)
-        self.target, self.initiator, self.names = start("-target"), start(""), list(agents)
-        self.kind = agents[self.names[0]]
+            return Application(world, name, "peer.py", str(SIZE), *arguments, telemetry=telemetry, **environment)
+        self.world, self.target, self.initiator, self.names = world, start("-target"), start(""), list(agents)
 
     def connect(self):
         """Waits until both processes are ready and connects them. Returns this pair."""
-        addresses, self.hello = self.target.answer()["addresses"], self.initiator.answer()
+        self.identities = [side.answer() for side in (self.initiator, self.target)]
+        self.world.loaded |= {identity["nixl"] for identity in self.identities}
+        addresses = self.identities[1]["addresses"]
         self.initiator.ask(connect={name: addresses[name + "-target"] for name in self.names})
         return self
 
@@ -104,21 +113,24 @@ class Pair:
 
 
 class World:
-    """Directories, the GPU if there is one, and the daemon of the current rows."""
+    """The directories, the GPU if there is one, and the daemon of the current group."""
 
-    def __init__(self, directory, rings, pmdanixl, producer, card):
-        self.directory, self.rings, self.pmdanixl, self.producer, self.card = directory, rings, pmdanixl, producer, card
-        self.kind = "VRAM" if card else "DRAM"
-        self.size = (256 if card else 64) << 20
-        self.pmcd = self.read = None
+    def __init__(self, logs, parent, pmdanixl, producer, package, gpu, shared):
+        """`parent` is the directory of the directories of rings, `package` the wheel of NIXL. `shared` is true if this host has GPUs
+        that the run must not use."""
+        self.logs, self.parent, self.pmdanixl, self.producer, self.package = logs, parent, pmdanixl, producer, package
+        self.gpu, self.shared, self.loaded = gpu, shared, set()
+        self.kind = "VRAM" if gpu else "DRAM"
+        self.number, self.uuid = (str(gpu.index), gpu.uuid) if gpu else ("0", "GPU-00000000-0000-0000-0000-000000000000")
+        self.pmcd = self.rings = None
 
     def start(self, name):
         """Starts a daemon with an empty directory of rings, in place of the one before. Returns the directory."""
         self.stop()
-        self.read = os.path.join(self.rings, name)
-        os.mkdir(self.read)
-        self.pmcd = Pmcd(os.path.join(self.directory, "pcp-" + name), self.pmdanixl, self.read, self.read)
-        return self.read
+        self.rings = os.path.join(self.parent, name)
+        os.mkdir(self.rings)
+        self.pmcd = Pmcd(os.path.join(self.logs, "pcp-" + name), self.pmdanixl, self.rings, self.rings)
+        return self.rings
 
     def stop(self):
         """Ends the daemon."""
@@ -131,6 +143,11 @@ class World:
         """Returns a value of an agent, or None."""
         return self.pmcd.values(metric).get(metric, {}).get(instance)
 
+    def lost(self):
+        """Returns the sums of nixl.ring.full and nixl.ring.dropped."""
+        found = self.pmcd.values("nixl.ring.full", "nixl.ring.dropped")
+        return [sum(found.get(f"nixl.ring.{name}", {}).values()) for name in ("full", "dropped")]
+
     def differences(self, sums):
         """Waits until the daemon shows these sums. Returns those that differ: agent, name, shown and counted."""
         def compare():
@@ -141,9 +158,30 @@ class World:
         within(FLUSH, lambda: not compare(), 0.2)
         return compare()
 
+    def daemon(self):
+        """Returns the processes of the daemon."""
+        pids = self.pmcd.pmda()
+        if not pids:
+            raise Failure("pmdanixl has ended")
+        return pids
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Stops the daemon meanwhile. A shell continues it, also if this process is killed."""
+        pids = self.daemon()
+        shell = subprocess.Popen(["sh", "-c", PAUSE, "sh", *map(str, pids)], stdin=subprocess.PIPE, start_new_session=True)
+
+        def stopped():
+            return all(processes.read(pid, "stat").rpartition(")")[2].split()[:1] == ["T"] for pid in pids)
+        try:
+            until("pmdanixl is stopped", stopped, 10, 0.1)
+            yield
+        finally:
+            shell.communicate()
+
     def processor(self, seconds):
         """Returns the processor time of the daemon and its worker in % of a core, over so many seconds."""
-        pids = [pid for pid in processes.descendants(self.pmcd.process.pid) if processes.read(pid, "comm").strip() == "pmdanixl"]
-        before, start = application.processor(pids), time.monotonic()
+        pids = self.daemon()
+        before, start = processor(pids), time.monotonic()
         time.sleep(seconds)
-        return 100 * application.spent(before, pids) / (time.monotonic() - start)
+        return 100 * spent(before, pids) / (time.monotonic() - start)

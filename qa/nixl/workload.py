@@ -134,14 +134,14 @@ class Initiator:
             raise RuntimeError("a transfer with an agent that does not exist was accepted")
 
 
-def load_api():
-    """Returns the Python API of the installed NIXL wheel, and its version."""
+def load_api(packages=("nixl_cu12", "nixl_cu13")):
+    """Returns the Python API of the first of these NIXL wheels that is installed, and its version."""
     if importlib.util.find_spec("torch") is None:
         torch = types.ModuleType("torch")  # the wheels need only its type names
         torch.Tensor = type("Tensor", (), {})
         torch.device = torch.dtype = object
         sys.modules["torch"] = torch
-    for package in ("nixl_cu12", "nixl_cu13"):
+    for package in packages:
         if importlib.util.find_spec(package) is not None:
             return importlib.import_module(package + "._api"), importlib.metadata.version(package)
     sys.exit(f"workload: {sys.executable} has no NIXL; run it with the python that qa/nixl/venv VERSION prints")

@@ -11,7 +11,7 @@ import re
 import typing
 
 
-class Card(typing.NamedTuple):
+class Gpu(typing.NamedTuple):
     """A GPU: its number in NVML, the number of its device file, its UUID and its name."""
 
     index: int
@@ -32,7 +32,7 @@ def number(function, *arguments):
     return 0 if function(*arguments, ctypes.byref(found)) else found.value
 
 
-def cards():
+def gpus():
     """Returns the version of the driver and the GPUs: none without a driver."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -44,8 +44,8 @@ def cards():
     for index in range(number(nvml.nvmlDeviceGetCount_v2)):
         device = ctypes.c_void_p()
         if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == 0:
-            found.append(Card(index, number(nvml.nvmlDeviceGetMinorNumber, device), text(nvml.nvmlDeviceGetUUID, device),
-                              text(nvml.nvmlDeviceGetName, device)))
+            found.append(Gpu(index, number(nvml.nvmlDeviceGetMinorNumber, device), text(nvml.nvmlDeviceGetUUID, device),
+                             text(nvml.nvmlDeviceGetName, device)))
     driver = text(nvml.nvmlSystemGetDriverVersion)
     nvml.nvmlShutdown()
     return driver, found
