@@ -8,7 +8,7 @@ help:
 	@echo "make uninstall      remove these files; run Remove there first"
 	@echo "make deb            the Debian package, in target/packages (docs/packages.md); make rpm: the RPM package"
 	@echo "make release        both packages, a tarball with all crates, a bill of materials and checksums"
-	@echo "make check          format, lints, documentation and all tests but the long ones: 12 minutes in a fresh clone"
+	@echo "make check          format, lints, documentation and all tests but the long ones"
 	@echo "make check-full     make check and slow tests: a fresh Debian 12, Rust $$(sed -n 's/^rust-version = //p' Cargo.toml)"
 	@echo "make fresh          make check and make run on a Debian 12 without a toolchain; needs root"
 	@echo "make check-packages install, use, upgrade and remove the packages in fresh roots; SUITES=sid for one"
