@@ -289,8 +289,8 @@ fn shows_changes(link: &mut Link, expected: &BTreeMap<String, u64>) {
     });
 }
 
-/// Log lines in a minute: 60 and a summary for each of three users, and for each of two levels without a user.
-const LINES: u64 = 5 * 61;
+/// Log lines in a minute: 60 and a summary, of notices and of warnings, about each of three users and without a user.
+const LINES: u64 = 2 * 4 * 61;
 
 /// Runs the hostile program beside healthy agents for some time. `soon` is the limit until a value is published; `None` does not
 /// check times.

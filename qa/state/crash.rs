@@ -70,9 +70,12 @@ impl Drainer for Daemon<'_> {
             &["nixl.ring.resets".into(), "nixl.ring.foreign_reads".into()],
         ]
         .concat();
-        let shown = self
-            .home
-            .dbpmda(&format!("instance 39.0\nfetch {}", metrics.join(" ")));
+        let request = format!("instance 39.0\nfetch {}", metrics.join(" "));
+        // Until the daemon that dbpmda has left behind ends, the next one has no values.
+        let shown = wait_for("values", || {
+            let shown = self.home.dbpmda(&request);
+            (!shown.contains("Try again")).then_some(shown)
+        });
         let (mut names, mut values, mut metric) = (BTreeMap::new(), Values::new(), String::new());
         for line in shown.lines() {
             match line.split_whitespace().collect::<Vec<_>>()[..] {
