@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn many_stores_of_one_user_merge_none_of_another() {
         let mut stores = CountedStores::default();
-        let (many, header) = (70_000, header());
+        let (many, header) = (7_000, header());
         stores.add(store(2, 0));
         for number in 1..=many {
             stores.add(store(1, number));
