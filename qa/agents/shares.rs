@@ -237,7 +237,7 @@ fn unwritten_files_do_not_keep_active_agents_out() {
         .map(|name| fs::File::open(core.path(name)).expect("there"))
         .collect();
     // An agent without events, listed before one with events.
-    let idle = RingWriter::create(&core.path("a-idle"), Layout::V4, 16).expect("a ring");
+    let idle = core.ring("a-idle");
     chown(core.path("a-idle"), Some(VICTIM), None).expect("root may");
     let _victim = Sender::start(&core, VICTIM, "victim");
     for _ in 0..10 {
@@ -264,7 +264,7 @@ fn silent_agent_does_not_keep_out_another_of_its_user() {
     core.run(5);
     let names = ["old-00", "old-01"];
     let held = names.map(|name| fs::File::open(core.path(name)).expect("there"));
-    let idle = RingWriter::create(&core.path("a-idle"), Layout::V4, 16).expect("a ring");
+    let idle = core.ring("a-idle");
     chown(core.path("a-idle"), Some(VICTIM), None).expect("root may");
     core.run(2);
     let _new = Sender::start(&core, VICTIM, "new");

@@ -33,7 +33,7 @@ fn exited_agent_stays_for_retain_and_returns_with_totals() {
 fn events_of_a_ring_found_late_are_in_no_percentile() {
     for (observe, after, found) in [(false, 0, true), (false, 120, false), (true, 120, false)] {
         let mut core = Core::new(&format!("observe = {observe}"));
-        let mut ring = RingWriter::create(&core.path("a"), Layout::V4, 1 << 14).expect("a ring");
+        let mut ring = core.ring_of("a", 1 << 14);
         // More events than a batch has.
         for _ in 0..2000 {
             assert_eq!(ring.push_transfer(false, 4096, 120, 20), 4);
@@ -348,7 +348,7 @@ fn ring_of_another_user_with_the_same_name_is_another_agent() {
     fs::remove_file(core.path("worker")).expect("there");
     core.run(20);
     assert_eq!(core.sent(), [].into());
-    let mut ring = RingWriter::create(&core.path("worker"), Layout::V4, 512).expect("a ring");
+    let mut ring = core.ring_of("worker", 512);
     give(&core, 1001);
     // A value above the limit for one event is not counted. Sums saturate at u64::MAX.
     push(&mut ring, u64::MAX - 400);

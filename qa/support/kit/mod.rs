@@ -27,6 +27,7 @@ use pmdanixl::ids::Ids;
 use pmdanixl::journal::record::SavedAgent;
 use pmdanixl::journal::{ExpiredTotals, Journal, StateContents};
 use pmdanixl::rights::Rights;
+use pmdanixl::ring::checkpoint::Checkpoint;
 use pmdanixl::shm::guard_against_sigbus;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -160,7 +161,12 @@ impl Core {
 
     /// Starts an agent with a ring of so many slots, in place if its file exists.
     pub fn ring_of(&self, name: &str, slots: u64) -> RingWriter {
-        RingWriter::create(&self.path(name), Layout::V4, slots).expect("a ring")
+        self.ring_as(Layout::V4, name, slots)
+    }
+
+    /// Starts an agent with a ring of this layout and of so many slots, in place if its file exists.
+    pub fn ring_as(&self, layout: Layout, name: &str, slots: u64) -> RingWriter {
+        RingWriter::create(&self.path(name), layout, slots).expect("a ring")
     }
 
     /// Starts an agent with a new store.
@@ -237,16 +243,17 @@ impl Core {
         self.running = None;
     }
 
-    /// Kills the daemon after the commit of the last batch of its first agent, before the release of the slots from a position
-    /// on.
-    pub fn kill_before_release(&mut self, ring: &RingWriter, from: u64) {
+    /// Kills the daemon after the commit of the last batch of its first agent, before it notes that the slots were released.
+    /// Returns the checkpoint of the batch. To kill it before the release, the test also sets `read_pos` back.
+    pub fn kill_before_release(&mut self) -> Checkpoint {
         self.kill();
-        ring.set_read_pos(from);
-        // Word of the record with the generation (src/journal/record.rs).
-        let state = fs::File::options().write(true).open(&self.home.state);
-        let at = layers::RECORD + 8 * 4;
-        let written = state.and_then(|file| file.write_all_at(&u64::MAX.to_ne_bytes(), at as u64));
-        written.expect("ours");
+        let (mut journal, found) = self.journal();
+        let (record, mut saved) = found.records.into_iter().next().expect("an agent");
+        let checkpoint = saved.entry.checkpoint.as_mut().expect("a batch");
+        checkpoint.released = false;
+        let checkpoint = *checkpoint;
+        journal.commit(Some(record), &saved.entry);
+        checkpoint
     }
 
     /// Kills the daemon, and makes its state file one without the table of counted stores, as an earlier version leaves it.
