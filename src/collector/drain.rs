@@ -138,11 +138,7 @@ mod tests {
             fs::write(dir.join(name), ring(5)).expect("written");
         }
         Collector::new(&Config {
-            telemetry_dir: vec![DirectoryPattern {
-                path: dir.to_str().expect("UTF-8").into(),
-                label: None,
-                literal: true,
-            }],
+            telemetry_dir: vec![DirectoryPattern::of(dir)],
             proc_facts: false,
             ..Config::default()
         })

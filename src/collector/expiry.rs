@@ -82,11 +82,7 @@ mod tests {
 
     fn agents(dir: &Path, remember: Duration, max_agents: usize) -> Collector {
         let mut agents = Collector::new(&Config {
-            telemetry_dir: vec![DirectoryPattern {
-                path: dir.to_str().expect("UTF-8").into(),
-                label: None,
-                literal: true,
-            }],
+            telemetry_dir: vec![DirectoryPattern::of(dir)],
             proc_facts: false,
             retain: Duration::ZERO,
             remember,

@@ -30,11 +30,7 @@ fn agent(observe: bool) -> (tempfile::TempDir, Collector, Instant) {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     fs::write(dir.path().join("a"), bytes).expect("written");
     let agents = Collector::new(&Config {
-        telemetry_dir: vec![DirectoryPattern {
-            path: dir.path().to_str().expect("UTF-8").into(),
-            label: None,
-            literal: true,
-        }],
+        telemetry_dir: vec![DirectoryPattern::of(dir.path())],
         proc_facts: false,
         retain: RETAIN,
         observe,
@@ -207,11 +203,7 @@ fn unchanged_store_is_skipped() {
     fs::write(&path, crate::store::format::tests::store("a", "0", &[1.0])).expect("written");
     let mut agents = Collector::new(&Config {
         telemetry_dir: Vec::new(),
-        multiproc_dir: vec![DirectoryPattern {
-            path: dir.path().to_str().expect("UTF-8").into(),
-            label: None,
-            literal: true,
-        }],
+        multiproc_dir: vec![DirectoryPattern::of(dir.path())],
         proc_facts: false,
         ..Config::default()
     });

@@ -8,13 +8,8 @@ use std::fs;
 use std::os::unix::fs::chown;
 
 fn scanner(dir: &Path) -> Scanner {
-    let path = dir.to_str().expect("UTF-8").to_owned();
     Scanner::new(Config {
-        telemetry_dir: vec![DirectoryPattern {
-            path,
-            label: None,
-            literal: true,
-        }],
+        telemetry_dir: vec![DirectoryPattern::of(dir)],
         ..Config::default()
     })
 }
@@ -250,11 +245,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 fn config(dir: &Path, most: usize) -> Config {
     Config {
-        telemetry_dir: vec![DirectoryPattern {
-            path: format!("{}/*/nixl", dir.display()),
-            label: None,
-            literal: false,
-        }],
+        telemetry_dir: vec![DirectoryPattern::of(dir.join("*/nixl"))],
         max_directories: most,
         ..Config::default()
     }
@@ -312,11 +303,10 @@ fn many_directories_are_expanded_over_several_scans() {
 fn absent_directories_and_pattern_bases_count_as_missing() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut scanner = matching(dir.path(), 10);
-    scanner.config.multiproc_dir.push(DirectoryPattern {
-        path: format!("{}/stores", dir.path().display()),
-        label: None,
-        literal: true,
-    });
+    scanner
+        .config
+        .multiproc_dir
+        .push(DirectoryPattern::of(dir.path().join("stores")));
     let missing = |scanner: &mut Scanner, time| {
         pass(scanner, time);
         (scanner.directories().2, scanner.directories().0)
@@ -381,11 +371,7 @@ fn directory_without_a_wildcard_is_always_scanned() {
     make(dir.path(), "own", 1001);
     let own = dir.path().join("own/nixl");
     let mut config = config(dir.path(), 10);
-    config.multiproc_dir.push(DirectoryPattern {
-        path: own.to_str().expect("UTF-8").into(),
-        label: None,
-        literal: true,
-    });
+    config.multiproc_dir.push(DirectoryPattern::of(&own));
     let mut scanner = Scanner::new(config);
     pass(&mut scanner, LONG);
     let watched = scanner.directories.get(&own).expect("it is watched");
