@@ -9,8 +9,6 @@ use crate::support::{Home, PMDANIXL, wait_for};
 use std::fs;
 use std::process::Command;
 
-const TX_BYTES: &str = "transfer.tx_bytes";
-
 /// Bytes that an answer has of the only agent.
 fn answer(core: &mut Core) -> u64 {
     core.answer();
@@ -104,7 +102,7 @@ fn answers_never_exceed_what_a_restart_of_another_size_wrote() {
     let mut rings = vec![start(0)];
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
     let shown = |link: &mut Link| {
-        let values = link.values(TX_BYTES).expect("an answer");
+        let values = link.sent();
         values.get("agent").copied().unwrap_or(0)
     };
     for round in 0..=20 {

@@ -40,7 +40,7 @@ fn ring(home: &Home, name: &str, events: u64) -> RingWriter {
 fn start(home: &Home, agents: &[&str]) -> Link {
     let mut link = Link::start(home, Command::new(PMDANIXL)).expect("it starts");
     wait_for("the agents are instances", || {
-        let values = link.values("transfer.tx_bytes").expect("an answer");
+        let values = link.sent();
         values.keys().eq(agents.iter()).then_some(())
     });
     link

@@ -84,7 +84,7 @@ fn ring(home: &Home, name: &str) -> RingWriter {
 /// Waits until these agents are instances.
 fn appear(link: &mut Link, names: &[&str]) {
     wait_for("the agents are instances", || {
-        let values = link.values("transfer.tx_bytes").expect("an answer");
+        let values = link.sent();
         values.keys().eq(names.iter()).then_some(())
     });
 }

@@ -9,7 +9,6 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const TX_BYTES: &str = "transfer.tx_bytes";
 /// Limit of the time until an agent of another user is found.
 const SOON: Duration = Duration::from_secs(10);
 const AGENTS: usize = 8;
@@ -23,7 +22,7 @@ fn appear_soon(home: &Home, link: &mut Link) {
         wait_for("the event is counted", || {
             // A fetch scans directories, too. The pause leaves most of the scans to ticks.
             std::thread::sleep(Duration::from_millis(500));
-            let values = link.values(TX_BYTES).expect("an answer");
+            let values = link.sent();
             values.get(&name).copied()
         });
         let took = started.elapsed();

@@ -18,8 +18,6 @@ const AGAIN: usize = 100;
 /// Longer than the clock tick that is the resolution of file times. A younger file is checked twice.
 const TICK: Duration = Duration::from_millis(100);
 
-const TX_BYTES: &str = "transfer.tx_bytes";
-
 /// A home with a directory of [`FILES`] files.
 fn crowded() -> (Home, TempDir) {
     let (home, directory) = (Home::new(), in_memory());
@@ -126,7 +124,7 @@ fn unrelated_files_are_not_checked_again_for_a_new_ring() {
     ring.push(Kind::TxBytes, 7);
     File::create(directory.path().join("junk-more")).expect("room");
     wait_for("the agent is found", || {
-        let values = link.values(TX_BYTES).expect("an answer");
+        let values = link.sent();
         (values.get("agent") == Some(&7)).then_some(())
     });
     let text = fs::read_to_string(&trace.0).expect("text");

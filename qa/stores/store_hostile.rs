@@ -9,7 +9,7 @@ use crate::support::hostile_stores::Hostile;
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};
 use crate::support::measure::{Took, Use, timed};
 use crate::support::pdu::Link;
-use crate::support::{Home, PATIENCE, PMDANIXL, in_memory, wait_for};
+use crate::support::{Home, PATIENCE, PMDANIXL, TX_BYTES, in_memory, wait_for};
 use std::fs;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 /// Limit of the time for an answer.
 const IN_TIME: Duration = Duration::from_millis(10);
 const MEMORY: u64 = 32 << 10;
-const TX_BYTES: &str = "transfer.tx_bytes";
 
 fn setting(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
@@ -34,7 +33,7 @@ struct Healthy {
 }
 
 fn values(link: &mut Link, healthy: &[Healthy]) -> Option<Vec<u64>> {
-    let values = link.values(TX_BYTES).expect("an answer");
+    let values = link.sent();
     let all = healthy.iter().map(|agent| {
         let name = String::from_utf8_lossy(&agent.identity.agent).into_owned();
         values.get(&name).copied()

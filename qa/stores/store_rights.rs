@@ -170,7 +170,7 @@ fn under(program: &str, arguments: &str, settings: &str) -> (Home, Link, StoreWr
     command.args(arguments.split(' ')).arg(PMDANIXL);
     let mut link = Link::start(&home, command).expect("it starts");
     wait_for("the value of the store is there", || {
-        let values = link.values("transfer.tx_bytes").expect("an answer");
+        let values = link.sent();
         (values == BTreeMap::from([("a".into(), 1)])).then_some(())
     });
     (home, link, made)
@@ -221,7 +221,7 @@ fn agent_of_an_invisible_process_is_live_until_it_exits() {
     wait_for("the agent is exited", || {
         (state(&mut link) == Some(EXITED)).then_some(())
     });
-    let values = link.values("transfer.tx_bytes").expect("an answer");
+    let values = link.sent();
     assert_eq!(values["a"], 2);
     assert!(link.end().success());
 }

@@ -550,7 +550,7 @@ impl Pmcd {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), *value))
             .collect();
-        let mut last = self.values(TX_BYTES);
+        let mut last = self.sent();
         let end = Instant::now() + PATIENCE;
         while last != expected {
             assert!(
@@ -558,7 +558,7 @@ impl Pmcd {
                 "{last:?} never became {expected:?}\n{}",
                 self.log()
             );
-            last = self.values(TX_BYTES);
+            last = self.sent();
         }
     }
 
@@ -596,6 +596,11 @@ impl Pmcd {
             values.insert(name.to_owned(), value.trim().parse().expect("a number"));
         }
         values
+    }
+
+    /// Bytes sent by instance.
+    pub fn sent(&self) -> BTreeMap<String, u64> {
+        self.values(TX_BYTES)
     }
 
     /// Whole numbers of all instances, by metric and instance name.

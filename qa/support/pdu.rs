@@ -146,8 +146,7 @@ impl Link {
         self.child.id()
     }
 
-    /// Fetches metrics, named without `nixl.`. Returns the values of each by instance id, with `u32::MAX` for a metric without
-    /// instances.
+    /// Fetches metrics. Returns the values of each by instance id, with `u32::MAX` for a metric without instances.
     ///
     /// # Errors
     /// If there is no valid answer.
@@ -198,7 +197,7 @@ impl Link {
         Ok(values)
     }
 
-    /// Requests the descriptor of a metric, named without `nixl.`, as tools do before a pmStore request.
+    /// Requests the descriptor of a metric, as tools do before a pmStore request.
     ///
     /// # Errors
     /// As [`Link::fetch`].
@@ -222,7 +221,7 @@ impl Link {
         self.request(ATTRIBUTE, &words)
     }
 
-    /// Sends one pmStore request for metrics, named without `nixl.`.
+    /// Sends one pmStore request for metrics.
     ///
     /// # Errors
     /// The status of PCP if the request is rejected: `status -12345`.
@@ -313,6 +312,11 @@ impl Link {
             (name, value)
         });
         Ok(named.collect())
+    }
+
+    /// Bytes sent by instance.
+    pub fn sent(&mut self) -> BTreeMap<String, u64> {
+        self.values(super::TX_BYTES).expect("an answer")
     }
 
     /// Values of a metric of type text by instance name.
@@ -441,7 +445,9 @@ fn odd(what: &str, place: usize) -> io::Error {
     io::Error::other(format!("{what} at {place}"))
 }
 
+/// Metric by its name, with or without `nixl.`.
 fn metric(name: &str) -> &'static Metric {
+    let name = name.strip_prefix("nixl.").unwrap_or(name);
     let metric = METRICS.iter().find(|metric| metric.name == name);
     metric.unwrap_or_else(|| panic!("no metric {name}"))
 }

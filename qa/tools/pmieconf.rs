@@ -8,7 +8,7 @@ mod peers;
 use crate::support::rule::{RULES, Rule, pmieconf};
 use crate::support::share::{Logger, files_in, is_metric, names_in, text_of};
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Home, Pmcd, TX_BYTES, run, wait_for};
+use crate::support::{Home, Pmcd, run, wait_for};
 use std::os::unix::fs::FileExt;
 
 #[test]
@@ -223,7 +223,7 @@ fn rules_fire_on_a_pmlogger_archive_with_problems() {
     let mut ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
     let future = RingWriter::create(&home.ring("future"), Layout::V4, 64).expect("a ring");
     wait_for("both files are counted", || {
-        (pmcd.values(TX_BYTES).len() == 2).then_some(())
+        (pmcd.sent().len() == 2).then_some(())
     });
     let path = home.path("archive");
     let pmlogger = Logger::start(&pmcd, &path);

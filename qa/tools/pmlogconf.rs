@@ -4,7 +4,7 @@
 
 use crate::support::share::{DERIVED, files_in, link, names_in, text_of};
 use crate::support::writer::{Layout, RingWriter};
-use crate::support::{Home, Pmcd, TX_BYTES, output, pcp, project, run, text, wait_for};
+use crate::support::{Home, Pmcd, output, pcp, project, run, text, wait_for};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,9 +24,7 @@ fn pmcd(home: &Home) -> (Pmcd, RingWriter) {
     link(GROUPS, &pmcd.path("var/config/pmlogconf/nixl"));
     let mut ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
     assert_eq!(ring.push_transfer(false, 4096, 100, 10), 4);
-    wait_for("the agent is found", || {
-        pmcd.values(TX_BYTES).get("worker").copied()
-    });
+    wait_for("the agent is found", || pmcd.sent().get("worker").copied());
     (pmcd, ring)
 }
 

@@ -46,7 +46,7 @@ fn abandoned(home: &Home) -> usize {
 /// Waits until so many workers were abandoned. Meanwhile an agent transfers, and each event is in the next answer.
 fn wait_until_abandoned(home: &Home, link: &mut Link, ring: &mut RingWriter, count: usize) {
     let sent = |link: &mut Link| {
-        let values = link.values("transfer.tx_bytes").expect("an answer");
+        let values = link.sent();
         values.get("agent").copied()
     };
     let mut expected = wait_for("the agent is there", || sent(link));
@@ -91,13 +91,13 @@ fn locked_socket_costs_one_worker_and_no_other_user() {
 
     let is_stuck = || workers(0).iter().any(|(_, state)| *state == 'D');
     assert!(is_stuck(), "the worker cannot be killed");
-    let counted = link.values("transfer.tx_bytes").expect("an answer")["agent"];
+    let counted = link.sent()["agent"];
     let pid = i32::try_from(link.pid()).expect("a pid");
     kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
     wait_for("the daemon ends", || link.ended());
     assert!(agent.push(Kind::TxBytes, 1));
     let mut link = start(&home);
-    let now = link.values("transfer.tx_bytes").expect("an answer")["agent"];
+    let now = link.sent()["agent"];
     assert_eq!(now, counted + 1, "{}", home.log());
     assert!(is_stuck(), "the worker still waits");
     drop(staller);
