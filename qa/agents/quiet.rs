@@ -141,7 +141,7 @@ fn continued_drain_skips_agents_without_more_events() {
     push(&mut other, 10);
     core.advance(TICK);
     assert!(!core.drain_since(began, Duration::ZERO), "one ring waits");
-    assert_eq!(core.host_sent(), 12);
+    core.assert_host_sent(12);
     push(&mut one, 100);
     let after = drain(&mut core, began);
     assert_eq!(after, 22, "the first ring was drained");

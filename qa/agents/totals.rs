@@ -4,7 +4,7 @@
 
 use crate::support::kit::writer::{Layout, RingWriter};
 use crate::support::kit::{self, Core, SECOND, push, push_to};
-use crate::support::note_left_out;
+use crate::support::needs_root;
 use pmdanixl::metrics::Value;
 use std::fs::{self, File};
 use std::time::Duration;
@@ -332,9 +332,7 @@ fn rings_left_out_of_the_configuration_are_detached() {
 /// In a directory that all users may write to, another user makes a file with the name of an agent after its file was removed.
 #[test]
 fn ring_of_another_user_with_the_same_name_is_another_agent() {
-    if !nix::unistd::geteuid().is_root() {
-        return note_left_out("only root can change the owner of a file");
-    }
+    needs_root();
     let mut core = Core::new("retain = \"10s\"");
     let give = |core: &Core, uid| {
         std::os::unix::fs::chown(core.path("worker"), Some(uid), None).expect("root may");

@@ -198,6 +198,6 @@ fn agent_recovers_one_ring_before_it_drains_another() {
         assert_eq!(drain(&mut core)[0], 1_111_111, "{is_met_first}");
         assert_eq!(new.pending(), 0);
         assert_eq!(core.known(), 1, "{is_met_first}");
-        assert_eq!(core.host_sent(), 1_111_111);
+        core.assert_host_sent(1_111_111);
     }
 }

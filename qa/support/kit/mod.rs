@@ -174,6 +174,13 @@ impl Core {
         StoreWriter::create(&self.stores(), identity).expect("a store")
     }
 
+    /// Starts an agent with a new store, and sends bytes from it.
+    pub fn sender(&self, identity: &Who, bytes: u64) -> StoreWriter {
+        let store = self.store(identity);
+        self.send(&store, bytes);
+        store
+    }
+
     /// Sends bytes from the agent of a store, at the time of the test clock.
     pub fn send(&self, store: &StoreWriter, bytes: u64) {
         store.count(TX_BYTES, bytes);
