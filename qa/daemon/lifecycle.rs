@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use std::fs;
 
 fn ring(home: &Home, name: &str) -> RingWriter {
-    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
+    home.new_ring(name, 64)
 }
 
 fn signal(pid: u32, signal: Signal) {

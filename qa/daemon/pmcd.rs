@@ -27,7 +27,7 @@ fn pminfo_shows_every_metric_with_its_help() {
 fn pminfo_shows_values_with_names_and_labels() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    let mut worker = RingWriter::create(&home.ring("worker 1"), Layout::V4, 4096).expect("a ring");
+    let mut worker = home.new_ring("worker 1", 4096);
     worker.push_transfer(false, 4096, 120, 20);
     worker.push_transfer(true, 100, 80, 10);
     let values = wait_for("the agent is found", || {
@@ -56,7 +56,7 @@ fn client_gets_only_the_instances_it_requests() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     for (name, bytes) in [("a", 5000), ("b", 300), ("c", 70)] {
-        let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+        let mut ring = home.new_ring(name, 64);
         ring.push_transfer(false, bytes, 120, 20);
     }
     wait_for("the agents are found", || {
@@ -93,7 +93,7 @@ fn peer_metrics_of_one_requested_agent_use_its_whole_engine() {
         ("kvbm-worker-0", 9000),
     ];
     for (name, time) in agents {
-        let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+        let mut ring = home.new_ring(name, 64);
         ring.push_transfer(false, 4096, time, 20);
     }
     wait_for("the agents are found", || {
@@ -138,7 +138,7 @@ fn answer_has_events_pushed_just_before_the_request() {
     let home = Home::new();
     home.set("drain_interval = \"1s\"");
     let pmcd = Pmcd::start(&home);
-    let mut ring = RingWriter::create(&home.ring("decode-0"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("decode-0", 64);
     // The instance is published when the labels of the agent are known.
     wait_for("the instance is published", || {
         let instances = text_of(pmcd.tool("pmprobe"), &["-I", TX_BYTES]);
@@ -182,7 +182,7 @@ fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
     needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    let mut first = RingWriter::create(&home.ring("first"), Layout::V4, 64).expect("a ring");
+    let mut first = home.new_ring("first", 64);
     first.push(Kind::TxBytes, 5);
     wait_for("the first is found", || pmcd.sent().get("first").copied());
     let conf = pmcd.path("etc/nixl/nixl.conf");
@@ -303,7 +303,7 @@ fn invalid_configuration_at_the_start_does_not_end_the_daemon() {
     needs_root();
     let home = Home::new();
     home.configure("[nixl]\nowner = [\"root\"]\n");
-    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("agent", 64);
     ring.push(Kind::TxBytes, 9);
     let pmcd = Pmcd::start(&home);
     let why = text_of(pmcd.tool("pminfo"), &["-f", "nixl.control.config_error"]);
@@ -335,7 +335,7 @@ fn pmlogger_archives_what_the_producer_wrote() {
     let pmcd = Pmcd::start(&home);
     let config = home.path("pmlogger.conf");
     std::fs::write(&config, "log mandatory on 100 msec { nixl }\n").expect("written");
-    let mut ring = RingWriter::create(&home.ring("decode-0"), Layout::V4, 4096).expect("a ring");
+    let mut ring = home.new_ring("decode-0", 4096);
     let archive = home.path("archive");
     // Not a device such as /dev/null: pmlogger unlinks its log before it opens it.
     let log = home.path("pmlogger.log");
@@ -391,7 +391,7 @@ fn pmlogger_of_nixl_survives_agents_and_a_restart_of_pmcd() {
     link(DERIVED, &pmcd.path("var/config/derived/nixl.conf"));
     let derived = text_of(pmcd.tool("pminfo"), &["nixl_derived"]);
     assert!(derived.lines().count() > 10, "{derived}");
-    let mut stays = RingWriter::create(&home.ring("stays"), Layout::V4, 64).expect("a ring");
+    let mut stays = home.new_ring("stays", 64);
     assert!(stays.push(Kind::TxBytes, 1));
     pmcd.becomes(&[("stays", 1)]);
     let archive = home.path("archive");
@@ -399,7 +399,7 @@ fn pmlogger_of_nixl_survives_agents_and_a_restart_of_pmcd() {
     let pmlogger = Logger::start_configured(pmcd.tool("pmlogger"), &archive, line);
     pmlogger.samples(1);
     for name in ["first", "second", "third"] {
-        let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+        let mut ring = home.new_ring(name, 64);
         assert_eq!(ring.push_transfer(false, 10, 40, 4), 4);
         pmcd.becomes(&[(name, 10), ("stays", 1)]);
         pmlogger.samples(1);

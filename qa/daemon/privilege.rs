@@ -2,7 +2,7 @@
 
 //! Rights of the daemon with a configured `user`, read from /proc with a real pmcd: exactly those that its work needs.
 
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::{Kind, RingWriter};
 use crate::support::{self, Home, Pmcd, example, needs_root, output, run, wait_for};
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 fn ring(home: &Home, name: &str) -> RingWriter {
-    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
+    home.new_ring(name, 64)
 }
 
 /// Effective and permitted capabilities of a process, and its no_new_privs bit.

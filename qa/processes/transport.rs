@@ -10,20 +10,19 @@ mod worker;
 
 use crate::support::pdu::Link;
 use crate::support::scripted::{Process, Tcp, workers};
-use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Home, PMDANIXL, wait_for};
+use crate::support::writer::{Kind, RingWriter};
+use crate::support::{Home, wait_for};
 use pmdanixl::metrics::PROCESSES;
 use std::collections::BTreeMap;
-use std::process::Command;
 
 /// Starts the daemon of a home.
 fn start(home: &Home) -> Link {
-    Link::start(home, Command::new(PMDANIXL)).expect("it starts")
+    Link::open(home)
 }
 
 /// Makes a ring with an event of one byte. The daemon then scans processes at once, not within a minute, to find the one that writes it.
 fn ring(home: &Home, name: &str) -> RingWriter {
-    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring(name, 64);
     assert!(ring.push(Kind::TxBytes, 1));
     ring
 }

@@ -4,9 +4,8 @@
 
 use crate::support::other_user::{OtherUser, VICTIM, ring, shared_home};
 use crate::support::pdu::Link;
-use crate::support::{Home, PMDANIXL, wait_for};
+use crate::support::{Home, wait_for};
 use std::fs;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Limit of the time until an agent of another user is found.
@@ -43,7 +42,7 @@ fn agent_appears_soon_beside_6000_rings_of_another_user() {
         home.set("max_agents = 1000");
         let rings = OtherUser::does(&home, &["rings", "6000"]);
         let held = held.then_some(rings);
-        let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+        let mut link = Link::open(&home);
         appear_soon(&home, &mut link);
         drop(held);
         assert!(link.end().success());
@@ -56,7 +55,7 @@ fn agent_appears_soon_beside_rings_with_changing_names() {
     let home = shared_home();
     home.set("max_agents = 100");
     let names = OtherUser::does(&home, &["names", "200"]);
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     std::thread::sleep(SOON);
     appear_soon(&home, &mut link);
     assert!(names.times() > 0);

@@ -6,7 +6,7 @@ use crate::support::measure::timed;
 use crate::support::other_user::{OtherUser, VICTIM, open_to_all, ring, shared_home, shell};
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{self, Home, PMDANIXL, Pmcd, TX_BYTES, is_alone, run, wait_for};
+use crate::support::{self, Home, Pmcd, TX_BYTES, is_alone, run, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Starts the daemon without pmcd.
 fn serve(home: &Home) -> Link {
-    Link::start(home, Command::new(PMDANIXL)).expect("it starts")
+    Link::open(home)
 }
 
 /// Value of a metric below `nixl.control`.

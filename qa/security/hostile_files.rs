@@ -200,7 +200,7 @@ fn hostile_files_are_left_unchanged_by_the_daemon() {
     let home = Home::new();
     let expected = hostile(&home.rings());
     let (before, outside) = (contents(&home.rings()), contents(&home.path(".")));
-    let mut healthy = RingWriter::create(&home.ring("healthy"), Layout::V4, 64).expect("a ring");
+    let mut healthy = home.new_ring("healthy", 64);
     healthy.push(Kind::TxBytes, 1);
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("healthy", 1)]);
@@ -254,7 +254,7 @@ fn file_that_is_completed_later_is_attached_then() {
         Some(home.check().1).filter(|text| text.contains("header is not written"))
     });
     assert!(found.contains("slow"));
-    let mut ring = RingWriter::create(&home.ring("slow"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("slow", 64);
     ring.push(Kind::TxBytes, 8);
     wait_for("the agent is found", || {
         pmcd.sent()
@@ -282,7 +282,7 @@ fn files_with_odd_names_are_separate_instances() {
     let mut writers = Vec::new();
     let mut expected = BTreeMap::new();
     for (value, (raw, instance)) in (1..).zip(names) {
-        let mut writer = RingWriter::create(&home.ring(raw), Layout::V4, 16).expect("a ring");
+        let mut writer = home.new_ring(raw, 16);
         writer.push(Kind::TxBytes, value);
         writers.push(writer);
         let cut = format!("{}~", "L".repeat(183));
@@ -342,10 +342,7 @@ fn files_with_odd_names_are_separate_instances() {
 fn owners_setting_limits_files_to_the_listed_users() {
     needs_root();
     let home = Home::new();
-    let (mut ours, mut theirs) = (
-        RingWriter::create(&home.ring("ours"), Layout::V4, 16).expect("a ring"),
-        RingWriter::create(&home.ring("theirs"), Layout::V4, 16).expect("a ring"),
-    );
+    let (mut ours, mut theirs) = (home.new_ring("ours", 16), home.new_ring("theirs", 16));
     std::os::unix::fs::chown(home.ring("theirs"), Some(4242), None).expect("root");
     ours.push(Kind::TxBytes, 1);
     theirs.push(Kind::TxBytes, 1);
@@ -359,9 +356,7 @@ fn owners_setting_limits_files_to_the_listed_users() {
 fn max_agents_limits_rings_and_prefers_live_agents() {
     let home = Home::new();
     home.set("max_agents = 2\nretain = \"0s\"");
-    let mut writers: Vec<RingWriter> = ["a", "b", "c"]
-        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 16).expect("a ring"))
-        .into();
+    let mut writers: Vec<RingWriter> = ["a", "b", "c"].map(|name| home.new_ring(name, 16)).into();
     writers
         .iter_mut()
         .for_each(|writer| assert!(writer.push(Kind::TxBytes, 1)));

@@ -110,7 +110,7 @@ impl Drop for Attached {
 #[ignore = "100,000 files"]
 fn unrelated_files_are_not_checked_again_for_a_new_ring() {
     let (home, directory) = crowded();
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     wait_for("all files were checked", || {
         let rejected = link.fetch(&["control.files.refused"]).expect("an answer");
         (rejected[0][&u32::MAX] >= FILES as u64).then_some(())

@@ -150,7 +150,7 @@ fn stores_ended_before_an_upgrade_are_taken_for_counted() {
     core.kill_without_counted_stores();
     core.send(&present, 10);
     drop((present, kv(&core, 100)));
-    let live = core.sender(&Who::named("live"), 1000);
+    let _live = core.sender(&Who::named("live"), 1000);
     core.start();
     core.run(3);
     core.assert_host_sent(1011);

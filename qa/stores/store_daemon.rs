@@ -10,11 +10,10 @@ use crate::support::kit::store_writer::{
 };
 use crate::support::measure::Use;
 use crate::support::pdu::Link;
-use crate::support::{Home, PMDANIXL, Pmcd, TX_BYTES, wait_for};
+use crate::support::{Home, Pmcd, TX_BYTES, wait_for};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -36,7 +35,7 @@ fn home(settings: &str) -> Home {
 const EXITED: u64 = 3;
 
 fn start(home: &Home) -> Link {
-    Link::start(home, Command::new(PMDANIXL)).expect("it starts")
+    Link::open(home)
 }
 
 fn store(home: &Home, identity: &Who) -> StoreWriter {

@@ -9,9 +9,8 @@ use crate::support::hostile_stores::Hostile;
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};
 use crate::support::measure::{Took, Use, timed};
 use crate::support::pdu::Link;
-use crate::support::{Home, PATIENCE, PMDANIXL, TX_BYTES, in_memory, wait_for};
+use crate::support::{Home, PATIENCE, TX_BYTES, in_memory, wait_for};
 use std::fs;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -84,7 +83,7 @@ fn torment(seed: u64, time: Duration) {
             }
         })
         .collect();
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     wait_for("the healthy agents are instances", || {
         values(&mut link, &healthy)
     });
@@ -156,7 +155,7 @@ fn torment(seed: u64, time: Duration) {
         lines < 150 * minutes && !log.contains(" Error: "),
         "{lines} lines\n{log}"
     );
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     shows_changes(&mut link, &healthy);
     assert!(link.end().success());
 }

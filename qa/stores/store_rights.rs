@@ -4,7 +4,7 @@
 
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};
 use crate::support::pdu::Link;
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::{Kind, RingWriter};
 use crate::support::{Home, PMDANIXL, Pmcd, TX_BYTES, wait_for};
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +31,7 @@ fn store(home: &Home, identity: &Who) -> StoreWriter {
 }
 
 fn ring(home: &Home, name: &str) -> RingWriter {
-    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
+    home.new_ring(name, 64)
 }
 
 fn status(pmcd: &Pmcd) -> BTreeMap<String, String> {

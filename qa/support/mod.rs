@@ -11,6 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Once;
 use std::time::Instant;
 use tempfile::TempDir;
+use writer::{Layout, RingWriter};
 
 pub mod measure;
 pub mod patience;
@@ -271,6 +272,11 @@ impl Home {
 
     pub fn ring(&self, name: impl AsRef<std::ffi::OsStr>) -> PathBuf {
         self.rings().join(Path::new(name.as_ref()))
+    }
+
+    /// Starts an agent with a ring of so many slots, in place if its file exists.
+    pub fn new_ring(&self, name: impl AsRef<std::ffi::OsStr>, slots: u64) -> RingWriter {
+        RingWriter::create(&self.ring(name), Layout::V4, slots).expect("a ring")
     }
 
     pub fn conf(&self) -> PathBuf {

@@ -97,6 +97,11 @@ impl Figures {
 }
 
 impl Link {
+    /// Starts the daemon of a home, and does the handshake of pmcd.
+    pub fn open(home: &Home) -> Self {
+        Self::start(home, Command::new(super::PMDANIXL)).expect("it starts")
+    }
+
     /// Starts a program as the daemon of a home, and does the handshake of pmcd.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 
 use crate::support::share::archive;
 use crate::support::show::Shown;
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::{Kind, RingWriter};
 use crate::support::{Home, Pmcd, golden, project, run, wait_for};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ fn pmcd(home: &Home) -> Pmcd {
 }
 
 fn ring(home: &Home, pmcd: &Pmcd) -> RingWriter {
-    let ring = RingWriter::create(&home.ring(AGENT), Layout::V4, SLOTS).expect("a ring");
+    let ring = home.new_ring(AGENT, SLOTS);
     wait_for("the agent is found", || pmcd.sent().get(AGENT).copied());
     ring
 }
