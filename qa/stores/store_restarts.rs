@@ -22,11 +22,8 @@ fn store_begun_during_downtime_does_not_replace_a_live_one() {
         core.send(&first, 1);
         drop(second);
         let new: Vec<_> = (0..=order)
-            .map(|_| {
-                // Pid 1 puts the name before the names of the other stores.
-                let store = core.sender(&Who::named("kv").pid(1), 100);
-                store
-            })
+            // Pid 1 puts the name before the names of the other stores.
+            .map(|_| core.sender(&Who::named("kv").pid(1), 100))
             .collect();
         // chmod(2) makes the change time of this file the latest.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -65,7 +62,7 @@ fn stores_begun_and_ended_during_downtime_count_once() {
             // The order of the stores shows only in the times of their files, which have the resolution of a clock tick.
             std::thread::sleep(std::time::Duration::from_millis(10));
             let identity = Who::named("kv").rank("0").pid(run * 7919 % 1000);
-            let store = core.sender(&identity, 1 << run);
+            let _store = core.sender(&identity, 1 << run);
             sent += 1 << run;
         }
         core.send(&other, 1 << 30);
@@ -109,7 +106,7 @@ fn stores_of_processes_that_overlapped_count_once() {
         core.start();
         core.run(3);
         assert_eq!(core.host_sent(), 8, "{order:?}: {:?}", core.sent());
-        let live = core.sender(&Who::named("kv"), 10);
+        let _live = core.sender(&Who::named("kv"), 10);
         core.run(2);
         assert_stays_counted(&mut core, "retain = \"20m\"", 18);
     }
@@ -400,7 +397,7 @@ fn directory_removed_and_added_again_counts_nothing_twice() {
     core.send(&ends, 1000);
     drop(ends);
     // Pid 1 puts the name before the names of the other stores.
-    let new = core.sender(&Who::named("kv").pid(1), 10_000);
+    let _new = core.sender(&Who::named("kv").pid(1), 10_000);
     core.run(3);
     core.assert_host_sent(11);
     core.configure("");

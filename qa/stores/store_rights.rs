@@ -2,6 +2,7 @@
 
 //! Rights for reading stores of several owners, and states of their agents if capabilities or /proc are missing.
 
+use super::store_daemon::{home, store, stores, wait_for_status};
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, RingWriter};
@@ -9,40 +10,12 @@ use crate::support::{Home, PMDANIXL, Pmcd, TX_BYTES, wait_for};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-fn stores(home: &Home) -> PathBuf {
-    home.path("stores")
-}
-
-/// A home with these settings and with separate directories for rings and stores.
-fn home(settings: &str) -> Home {
-    let home = Home::new();
-    fs::create_dir(stores(&home)).expect("made");
-    home.set(&format!("multiproc_dir = {:?}\n{settings}", stores(&home)));
-    home
-}
-
-fn store(home: &Home, identity: &Who) -> StoreWriter {
-    StoreWriter::create(&stores(home), identity).expect("a store")
-}
-
 fn ring(home: &Home, name: &str) -> RingWriter {
     home.new_ring(name, 64)
-}
-
-fn status(pmcd: &Pmcd) -> BTreeMap<String, String> {
-    let mut shown = pmcd.shown(&["nixl.agent.status"]);
-    shown.remove("nixl.agent.status").expect("a metric")
-}
-
-fn wait_for_status(pmcd: &Pmcd, instance: &str, expected: &str) {
-    wait_for(&format!("{instance} is {expected}"), || {
-        (status(pmcd).get(instance)? == expected).then_some(())
-    });
 }
 
 /// A home with one store, and with `rings` one ring, of each of three users. Each file has one event.

@@ -47,7 +47,7 @@ fn update_time_in_the_future_does_not_affect_later_stores() {
 #[test]
 fn truncated_store_that_grows_again_counts_nothing_twice() {
     let mut core = Core::new("");
-    let store = core.sender(&Who::named("a"), 100);
+    let _store = core.sender(&Who::named("a"), 100);
     core.run(2);
     let path = core.text("agent.path", "a").expect("attached");
     let file = std::fs::File::options().write(true).open(path);
