@@ -268,19 +268,6 @@ fn header_written_after_its_file_is_found_at_the_next_tick() {
 }
 
 #[test]
-fn restart_with_another_size_is_found_at_the_next_ticks() {
-    let tick = Duration::from_millis(50);
-    let mut core = Core::new("");
-    push(&mut core.ring("a"), 1);
-    core.tick(3, tick, SECOND);
-    let path = core.path("a");
-    let mut larger = RingWriter::create(&path, Layout::V4, 64).expect("a ring");
-    push(&mut larger, 2);
-    core.tick(3, tick, SECOND);
-    assert_eq!(core.sent(), [("a", 3)].into());
-}
-
-#[test]
 fn restart_with_another_layout_of_its_version_is_read_as_that() {
     let mut core = Core::new("");
     let path = core.path("a");

@@ -27,24 +27,6 @@ fn values_missed_during_a_flush_are_read_at_the_next_drain() {
 }
 
 #[test]
-fn update_time_in_the_future_does_not_affect_later_stores() {
-    let mut core = Core::new("");
-    let invalid = core.store(&Who::named("a"));
-    invalid.put(UPDATED, u64::MAX);
-    core.run(2);
-    drop(invalid);
-    let store = core.sender(&Who::named("a"), 5);
-    core.run(2);
-    drop(store);
-    core.kill();
-    let short = core.sender(&Who::named("a"), 7);
-    drop(short);
-    core.start();
-    core.run(5);
-    core.assert_host_sent(12);
-}
-
-#[test]
 fn truncated_store_that_grows_again_counts_nothing_twice() {
     let mut core = Core::new("");
     let _store = core.sender(&Who::named("a"), 100);
