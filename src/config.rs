@@ -95,11 +95,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             user: None,
-            telemetry_dir: vec![DirectoryPattern {
-                path: "/var/tmp".into(),
-                label: None,
-                literal: true,
-            }],
+            telemetry_dir: vec![DirectoryPattern::of("/var/tmp")],
             multiproc_dir: Vec::new(),
             drain_interval: Duration::from_millis(50),
             retain: Duration::from_secs(600),
@@ -142,6 +138,19 @@ pub struct DirectoryPattern {
     pub label: Option<String>,
     /// True if `path` is not a pattern.
     pub literal: bool,
+}
+
+impl DirectoryPattern {
+    /// Directory without a label, or a pattern if the path has a wildcard.
+    #[must_use]
+    pub fn of(path: impl AsRef<Path>) -> Self {
+        let path = path.as_ref().display().to_string();
+        Self {
+            literal: !path.contains(['*', '?', '[']),
+            label: None,
+            path,
+        }
+    }
 }
 
 /// Configuration that was read, with messages for the operator.

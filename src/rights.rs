@@ -126,11 +126,7 @@ mod tests {
     fn configuration_that_needs_other_rights_is_not_allowed() {
         let removes = |config: &mut Config| config.remove_exited_after = Some(Duration::ZERO);
         let elsewhere = |config: &mut Config| {
-            config.telemetry_dir = vec![DirectoryPattern {
-                path: "/elsewhere".into(),
-                label: None,
-                literal: true,
-            }];
+            config.telemetry_dir = vec![DirectoryPattern::of("/elsewhere")];
         };
         let configs = [
             config(|_| ()),

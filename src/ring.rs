@@ -166,4 +166,4 @@ impl From<FileShortened> for RingFault {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,7 +4,7 @@
 //! decrease, and the records of exited agents must stay within their limit.
 
 use crate::support::kill::{Dice, kill_process, wait_for_orphans};
-use crate::support::writer::{Layout, RingWriter};
+use crate::support::writer::RingWriter;
 use crate::support::{Home, Pmcd, TX_BYTES, output, wait_for};
 use std::collections::BTreeSet;
 use std::fs;
@@ -81,7 +81,7 @@ fn thousand_short_agents_leave_host_totals_and_cache_right() {
     let home = Home::new();
     home.set(&format!("retain = \"0s\"\nmax_agents = {MAX_AGENTS}"));
     let mut dice = Dice::new(4);
-    let ring = |name: &str| RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+    let ring = |name: &str| home.new_ring(name, 64);
     let mut stay: Vec<_> = (0..3)
         .map(|number| ring(&format!("stays-{number}")))
         .collect();
@@ -117,7 +117,7 @@ fn thousand_short_agents_leave_host_totals_and_cache_right() {
             wait_until_drained(&rings);
             // Some agents restart in place before they exit.
             for (ring, name) in rings.iter_mut().zip(&names).step_by(5) {
-                *ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+                *ring = home.new_ring(name, 64);
                 sent += push(ring, &mut dice);
             }
             wait_until_drained(&rings);

@@ -9,6 +9,7 @@
 mod daemon;
 
 use crate::support::kit::stats::Stats;
+use crate::support::kit::store_writer::{POST_TIME, RX_BYTES, TX_BYTES, XFER_TIME};
 use crate::support::{Nixl, run};
 use pmdanixl::event::EventType;
 use pmdanixl::stats::Histogram;
@@ -20,11 +21,6 @@ use std::process::Command;
 
 /// Type and value of an event, as in a ring.
 type Wire = (usize, u64);
-
-const TX_BYTES: usize = EventType::TxBytes as usize;
-const RX_BYTES: usize = EventType::RxBytes as usize;
-const XFER_TIME: usize = EventType::XferTime as usize;
-const POST_TIME: usize = EventType::XferPostTime as usize;
 
 fn qa(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("qa").join(name)

@@ -6,7 +6,7 @@ use crate::support::kit::store_writer::Who;
 use crate::support::kit::values::Values;
 use crate::support::kit::writer::RingWriter;
 use crate::support::kit::{Core, log, push, push_to};
-use crate::support::note_left_out;
+use crate::support::needs_root;
 use std::fs;
 use std::os::unix::fs::chown;
 
@@ -91,9 +91,7 @@ fn agent_with_an_unlinked_ring_keeps_its_place() {
 
 #[test]
 fn lower_max_agents_leaves_each_user_its_share() {
-    if !nix::unistd::geteuid().is_root() {
-        return note_left_out("only root can change the owner of a file");
-    }
+    needs_root();
     for change in CHANGES {
         let mut core = Core::new("");
         let all: Vec<_> = ["a1", "a2", "a3", "a4", "b1", "b2"]
@@ -122,7 +120,7 @@ fn lower_max_agents_evicts_exited_agents_first() {
         assert_eq!(core.status("a"), "exited");
         change.apply(&mut core, "retain = \"1h\"\nmax_agents = 2");
         assert_eq!(names(core.sent()), ["b", "c"], "{change:?}");
-        assert_eq!(core.host_sent(), 3);
+        core.assert_host_sent(3);
     }
 }
 
@@ -134,8 +132,7 @@ fn lower_max_agents_loses_no_count_of_a_store() {
         let all: Vec<_> = names_of_stores
             .iter()
             .map(|name| {
-                let store = core.store(&Who::named(name));
-                core.send(&store, 1);
+                let store = core.sender(&Who::named(name), 1);
                 core.run(2);
                 store
             })

@@ -62,7 +62,7 @@ fn restart_with_another_size_or_layout_is_counted() {
         (Layout::V1, 16),
     ] {
         let (mut core, _old) = quiet();
-        let mut new = RingWriter::create(&core.path("a"), layout, capacity).expect("a ring");
+        let mut new = core.ring_as(layout, "a", capacity);
         push(&mut new, 5);
         core.tick(3, TICK, SECOND);
         assert_eq!(core.only()[0], 12, "{layout:?}, {capacity}");
@@ -141,7 +141,7 @@ fn continued_drain_skips_agents_without_more_events() {
     push(&mut other, 10);
     core.advance(TICK);
     assert!(!core.drain_since(began, Duration::ZERO), "one ring waits");
-    assert_eq!(core.host_sent(), 12);
+    core.assert_host_sent(12);
     push(&mut one, 100);
     let after = drain(&mut core, began);
     assert_eq!(after, 22, "the first ring was drained");
@@ -149,7 +149,7 @@ fn continued_drain_skips_agents_without_more_events() {
     let began = core.now() + TICK;
     assert_eq!(drain(&mut core, began), 222, "the next tick");
     // A ring with more than one batch is drained in as many batches.
-    let mut full = RingWriter::create(&core.path("full"), Layout::V4, 1 << 14).expect("a ring");
+    let mut full = core.ring_of("full", 1 << 14);
     push(&mut full, 1);
     core.run(2);
     let before = core.host_sent();
@@ -170,7 +170,7 @@ fn continued_drain_skips_agents_without_more_events() {
 fn full_ring_that_wraps_is_counted_in_one_tick() {
     const CAPACITY: u64 = 1 << 14;
     let mut core = Core::new("");
-    let mut ring = RingWriter::create(&core.path("a"), Layout::V4, CAPACITY).expect("a ring");
+    let mut ring = core.ring_of("a", CAPACITY);
     core.run(2);
     // Three quarters of the slots: the next batch ends at the last slot.
     for quarter in 1..=3 {

@@ -5,7 +5,7 @@
 use crate::support::kit::Core;
 use crate::support::kit::values::Values;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
-use crate::support::note_left_out;
+use crate::support::needs_root;
 use std::fs;
 use std::os::unix::fs::chown;
 use std::time::Duration;
@@ -57,24 +57,13 @@ impl Sender {
     }
 }
 
-/// True if the test runs as root: it changes the owners of files.
-fn is_root() -> bool {
-    let is_root = nix::unistd::geteuid().is_root();
-    if !is_root {
-        note_left_out("only root can change the owner of a file");
-    }
-    is_root
-}
-
 fn of(shown: &Values, prefix: &str) -> usize {
     shown.keys().filter(|name| name.starts_with(prefix)).count()
 }
 
 #[test]
 fn user_below_its_share_evicts_from_the_user_with_most() {
-    if !is_root() {
-        return;
-    }
+    needs_root();
     let mut core = Core::new("max_agents = 6");
     let mut all = Sender::several(&core, GREEDY, "greedy", 9);
     core.run(5);
@@ -112,9 +101,7 @@ fn user_below_its_share_evicts_from_the_user_with_most() {
 
 #[test]
 fn exited_agents_of_the_user_with_most_are_evicted_first() {
-    if !is_root() {
-        return;
-    }
+    needs_root();
     let mut core = Core::new("max_agents = 5\nretain = \"1000s\"");
     let mut greedy = Sender::several(&core, GREEDY, "greedy", 4);
     let gone = Sender::start(&core, VICTIM, "victim-gone");
@@ -148,9 +135,7 @@ fn exited_agents_of_the_user_with_most_are_evicted_first() {
 
 #[test]
 fn changing_names_never_exceed_max_agents_instances() {
-    if !is_root() {
-        return;
-    }
+    needs_root();
     let mut core = Core::new("max_agents = 4\nretain = \"1000s\"");
     let mut victim = Sender::start(&core, VICTIM, "victim");
     for number in 0..100 {
@@ -169,9 +154,7 @@ fn changing_names_never_exceed_max_agents_instances() {
 
 #[test]
 fn names_of_another_user_do_not_expire_an_exited_agent() {
-    if !is_root() {
-        return;
-    }
+    needs_root();
     let mut core = Core::new("max_agents = 4\nretain = \"0s\"");
     let mut victim = Sender::start(&core, VICTIM, "victim");
     (0..6).for_each(|_| victim.send());
@@ -193,9 +176,7 @@ fn names_of_another_user_do_not_expire_an_exited_agent() {
 
 #[test]
 fn unlinked_held_rings_take_no_room_of_other_users() {
-    if !is_root() {
-        return;
-    }
+    needs_root();
     let mut core = Core::new("max_agents = 6");
     let mut held = Vec::new();
     for _ in 0..12 {
@@ -219,9 +200,7 @@ fn unlinked_held_rings_take_no_room_of_other_users() {
 /// The files belong to agents that exited long ago, and a reader has all of them open.
 #[test]
 fn unwritten_files_do_not_keep_active_agents_out() {
-    if !is_root() {
-        return;
-    }
+    needs_root();
     let mut core = Core::new("max_agents = 80");
     let old: Vec<_> = (0..70).map(|number| format!("old-{number:02}")).collect();
     for name in &old {
@@ -237,7 +216,7 @@ fn unwritten_files_do_not_keep_active_agents_out() {
         .map(|name| fs::File::open(core.path(name)).expect("there"))
         .collect();
     // An agent without events, listed before one with events.
-    let idle = RingWriter::create(&core.path("a-idle"), Layout::V4, 16).expect("a ring");
+    let idle = core.ring("a-idle");
     chown(core.path("a-idle"), Some(VICTIM), None).expect("root may");
     let _victim = Sender::start(&core, VICTIM, "victim");
     for _ in 0..10 {
@@ -254,9 +233,7 @@ fn unwritten_files_do_not_keep_active_agents_out() {
 
 #[test]
 fn silent_agent_does_not_keep_out_another_of_its_user() {
-    if !is_root() {
-        return;
-    }
+    needs_root();
     let mut core = Core::new("max_agents = 2\nretain = \"1s\"");
     let old = Sender::several(&core, VICTIM, "old", 2);
     core.run(3);
@@ -264,7 +241,7 @@ fn silent_agent_does_not_keep_out_another_of_its_user() {
     core.run(5);
     let names = ["old-00", "old-01"];
     let held = names.map(|name| fs::File::open(core.path(name)).expect("there"));
-    let idle = RingWriter::create(&core.path("a-idle"), Layout::V4, 16).expect("a ring");
+    let idle = core.ring("a-idle");
     chown(core.path("a-idle"), Some(VICTIM), None).expect("root may");
     core.run(2);
     let _new = Sender::start(&core, VICTIM, "new");
@@ -277,9 +254,7 @@ fn silent_agent_does_not_keep_out_another_of_its_user() {
 /// One user has more events than a drain has time for. The ring of another user comes after them in the order of names.
 #[test]
 fn events_of_one_user_do_not_delay_those_of_another() {
-    if !is_root() {
-        return;
-    }
+    needs_root();
     let mut core = Core::new("");
     let mut greedy: Vec<_> = (0..300)
         .map(|number| {

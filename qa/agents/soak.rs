@@ -13,7 +13,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const TX_BYTES: &str = "nixl.transfer.tx_bytes";
 /// Number of agents that live during the whole test.
 const RESIDENTS: usize = 10;
 /// Setting `max_agents`. The daemon has records of up to four times as many agents.
@@ -227,7 +226,7 @@ impl<'a> Soak<'a> {
             .filter(|agent| agent.ring.pending() == 0 && self.lives[&agent.name].last() > Some(&0))
             .collect();
         let shown = wait_for("the residents are instances", || {
-            let shown = self.pmcd.values(TX_BYTES);
+            let shown = self.pmcd.sent();
             let mut residents = self.residents.iter();
             let all = residents.all(|agent| shown.contains_key(&agent.name));
             all.then_some(shown)

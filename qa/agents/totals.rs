@@ -4,7 +4,7 @@
 
 use crate::support::kit::writer::{Layout, RingWriter};
 use crate::support::kit::{self, Core, SECOND, push, push_to};
-use crate::support::note_left_out;
+use crate::support::needs_root;
 use pmdanixl::metrics::Value;
 use std::fs::{self, File};
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn exited_agent_stays_for_retain_and_returns_with_totals() {
 fn events_of_a_ring_found_late_are_in_no_percentile() {
     for (observe, after, found) in [(false, 0, true), (false, 120, false), (true, 120, false)] {
         let mut core = Core::new(&format!("observe = {observe}"));
-        let mut ring = RingWriter::create(&core.path("a"), Layout::V4, 1 << 14).expect("a ring");
+        let mut ring = core.ring_of("a", 1 << 14);
         // More events than a batch has.
         for _ in 0..2000 {
             assert_eq!(ring.push_transfer(false, 4096, 120, 20), 4);
@@ -268,19 +268,6 @@ fn header_written_after_its_file_is_found_at_the_next_tick() {
 }
 
 #[test]
-fn restart_with_another_size_is_found_at_the_next_ticks() {
-    let tick = Duration::from_millis(50);
-    let mut core = Core::new("");
-    push(&mut core.ring("a"), 1);
-    core.tick(3, tick, SECOND);
-    let path = core.path("a");
-    let mut larger = RingWriter::create(&path, Layout::V4, 64).expect("a ring");
-    push(&mut larger, 2);
-    core.tick(3, tick, SECOND);
-    assert_eq!(core.sent(), [("a", 3)].into());
-}
-
-#[test]
 fn restart_with_another_layout_of_its_version_is_read_as_that() {
     let mut core = Core::new("");
     let path = core.path("a");
@@ -332,9 +319,7 @@ fn rings_left_out_of_the_configuration_are_detached() {
 /// In a directory that all users may write to, another user makes a file with the name of an agent after its file was removed.
 #[test]
 fn ring_of_another_user_with_the_same_name_is_another_agent() {
-    if !nix::unistd::geteuid().is_root() {
-        return note_left_out("only root can change the owner of a file");
-    }
+    needs_root();
     let mut core = Core::new("retain = \"10s\"");
     let give = |core: &Core, uid| {
         std::os::unix::fs::chown(core.path("worker"), Some(uid), None).expect("root may");
@@ -348,7 +333,7 @@ fn ring_of_another_user_with_the_same_name_is_another_agent() {
     fs::remove_file(core.path("worker")).expect("there");
     core.run(20);
     assert_eq!(core.sent(), [].into());
-    let mut ring = RingWriter::create(&core.path("worker"), Layout::V4, 512).expect("a ring");
+    let mut ring = core.ring_of("worker", 512);
     give(&core, 1001);
     // A value above the limit for one event is not counted. Sums saturate at u64::MAX.
     push(&mut ring, u64::MAX - 400);

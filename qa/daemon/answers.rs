@@ -5,11 +5,8 @@
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
 use crate::support::kit::{Core, LONG, SECOND, push};
 use crate::support::pdu::{Figures, Link};
-use crate::support::{Home, PMDANIXL, wait_for};
+use crate::support::{Home, wait_for};
 use std::fs;
-use std::process::Command;
-
-const TX_BYTES: &str = "transfer.tx_bytes";
 
 /// Bytes that an answer has of the only agent.
 fn answer(core: &mut Core) -> u64 {
@@ -102,9 +99,9 @@ fn answers_never_exceed_what_a_restart_of_another_size_wrote() {
         ring
     };
     let mut rings = vec![start(0)];
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     let shown = |link: &mut Link| {
-        let values = link.values(TX_BYTES).expect("an answer");
+        let values = link.sent();
         values.get("agent").copied().unwrap_or(0)
     };
     for round in 0..=20 {
@@ -126,8 +123,8 @@ fn instance_requests_within_a_timer_period_refresh_once() {
     const REQUESTS: u64 = 2000;
     let home = Home::new();
     home.set("drain_interval = \"1s\"");
-    drop(RingWriter::create(&home.ring("agent"), Layout::V4, 64).expect("a ring"));
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    drop(home.new_ring("agent", 64));
+    let mut link = Link::open(&home);
     let drains = |link: &mut Link| -> u64 {
         link.figures(&home);
         let log = home.log();

@@ -3,7 +3,7 @@
 //! `--check`: which daemon reads a ring, full rings, rings that `max_agents` and `owners` leave out, and untrusted names.
 
 use crate::support::pdu::Link;
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::{Kind, RingWriter};
 use crate::support::{self, Home, PMDANIXL, needs_root, wait_for};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{Signal, kill};
@@ -31,16 +31,16 @@ fn line<'a>(said: &'a str, agent: &str) -> &'a str {
 
 /// Creates a ring of 16 slots with so many events.
 fn ring(home: &Home, name: &str, events: u64) -> RingWriter {
-    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 16).expect("a ring");
+    let mut ring = home.new_ring(name, 16);
     (0..events).for_each(|_| assert!(ring.push(Kind::TxBytes, 1)));
     ring
 }
 
 /// Starts the daemon of a home, and waits until these agents are instances.
 fn start(home: &Home, agents: &[&str]) -> Link {
-    let mut link = Link::start(home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(home);
     wait_for("the agents are instances", || {
-        let values = link.values("transfer.tx_bytes").expect("an answer");
+        let values = link.sent();
         values.keys().eq(agents.iter()).then_some(())
     });
     link
@@ -155,7 +155,7 @@ fn rings_beyond_max_agents_are_named_with_and_without_a_daemon() {
     };
     // The newest ring of the user with most makes room for that of the other user.
     are_named_but(&["a".into(), "d".into()]);
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     // Of two rings that were found at once, the daemon keeps either.
     let read = wait_for("each user has an agent", || {
         let read: Vec<String> = link.values("transfer.tx_bytes").ok()?.into_keys().collect();
@@ -165,7 +165,7 @@ fn rings_beyond_max_agents_are_named_with_and_without_a_daemon() {
     assert!(link.end().success());
     // A limit that the daemon has not read.
     home.set("max_agents = 4");
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     wait_for("all agents are shown", || {
         let values = link.values("transfer.tx_bytes").ok()?;
         (values.len() == 4).then_some(())

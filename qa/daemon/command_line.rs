@@ -155,8 +155,8 @@ fn check_lists_the_nixl_lock_idle_rings_and_rejected_links() {
     let home = Home::new();
     // NIXL makes this lock file beside its stores.
     fs::write(home.ring("nixl-owner.127.0.0.1:19090.lock"), "").expect("written");
-    drop(RingWriter::create(&home.ring("unused"), Layout::V4, 16).expect("a ring"));
-    let mut used = RingWriter::create(&home.ring("used"), Layout::V4, 16).expect("a ring");
+    drop(home.new_ring("unused", 16));
+    let mut used = home.new_ring("used", 16);
     used.push(Kind::TxBytes, 1);
     drop(used);
     let (status, output) = home.check();
@@ -328,7 +328,7 @@ fn process_of_another_user_is_not_taken_for_the_daemon() {
     fs::create_dir_all(home.path("run/nixl")).expect("made");
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
     fs::write(&state, [0; 4096]).expect("written");
-    drop(RingWriter::create(&home.ring("agent"), Layout::V4, 16).expect("a ring"));
+    drop(home.new_ring("agent", 16));
     let users = [
         (
             "65534",
@@ -500,7 +500,7 @@ fn check_as_another_user_lists_rings_it_can_only_follow() {
     needs_root();
     let home = Home::new();
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
-    let _ring = RingWriter::create(&home.ring("roots"), Layout::V4, 16).expect("a ring");
+    let _ring = home.new_ring("roots", 16);
     home.set("user = \"nobody\"");
     let (status, output) = home.check();
     assert!(
@@ -615,7 +615,7 @@ fn daemon_that_waits_for_pmcd_ends_at_sigterm() {
 #[test]
 fn daemon_without_pmcd_drains_nothing_and_logs_it() {
     let home = Home::new();
-    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 16).expect("a ring");
+    let mut ring = home.new_ring("agent", 16);
     ring.push(Kind::TxBytes, 1);
     let output = Command::new(PMDANIXL)
         .args(["-l", "-", "-c"])
@@ -640,7 +640,7 @@ fn live_agent_is_found_among_dead_rings_with_few_descriptors() {
         let path = home.ring(format!("dead-{number}"));
         drop(RingWriter::create(&path, Layout::V4, 16).expect("a ring"));
     }
-    let mut ring = RingWriter::create(&home.ring("live"), Layout::V4, 16).expect("a ring");
+    let mut ring = home.new_ring("live", 16);
     ring.push(Kind::TxBytes, 77);
     let wrapper = home.path("pmdanixl");
     script(&wrapper, "ulimit -n 90", "");
@@ -666,7 +666,7 @@ fn unwritable_log_loses_only_its_lines() {
     let home = Home::new();
     // Without process scans, the first answer has the agent.
     home.set("proc_facts = false");
-    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 16).expect("a ring");
+    let mut ring = home.new_ring("agent", 16);
     ring.push(Kind::TxBytes, 77);
     // /dev/full is like a full disk: each write fails with ENOSPC.
     let wrapper = home.path("pmdanixl");
@@ -761,7 +761,7 @@ fn empty_header_on_a_full_tmpfs_has_its_space_as_a_cause() {
         output.contains("agent: rejected: header is not written: ") && output.contains(full),
         "{output}"
     );
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     wait_for("the daemon logs the cause", || {
         link.fetch(&["control.version"]).expect("an answer");
         home.log().contains(full).then_some(())
@@ -793,13 +793,13 @@ fn sparse_ring_on_a_full_tmpfs_is_drained_up_to_its_hole() {
     // Without process scans, the first answer has the agent.
     home.set("proc_facts = false");
     let tmpfs = Tmpfs::mount(&home.rings(), "512k");
-    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 4096).expect("a ring");
+    let mut ring = home.new_ring("agent", 4096);
     assert!(ring.push(Kind::TxBytes, 1));
     let fill = tmpfs.fill(None);
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     let mut is_counted = |count| {
         wait_for("all events are counted", || {
-            let values = link.values("transfer.tx_bytes").expect("an answer");
+            let values = link.sent();
             (values.get("agent") == Some(&count)).then_some(())
         });
     };

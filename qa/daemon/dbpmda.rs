@@ -12,7 +12,7 @@ use std::sync::mpsc;
 /// between machines.
 fn two_agents(home: &Home) -> [RingWriter; 2] {
     home.set("proc_facts = false");
-    let mut first = RingWriter::create(&home.ring("decode-0"), Layout::V4, 64).expect("a ring");
+    let mut first = home.new_ring("decode-0", 64);
     let mut second = RingWriter::create(&home.ring("prefill 1"), Layout::V1, 64).expect("a ring");
     for (number, kind) in (1..).zip(Kind::ALL) {
         first.push(kind, number);
@@ -41,7 +41,7 @@ fn pmids_of(cluster: u32) -> Vec<String> {
 /// An agent with transfers of known sizes and times, and with errors.
 fn busy_agent(home: &Home) -> RingWriter {
     home.set("proc_facts = false");
-    let mut ring = RingWriter::create(&home.ring("decode-0"), Layout::V4, 128).expect("a ring");
+    let mut ring = home.new_ring("decode-0", 128);
     ring.push(Kind::MemoryRegistered, 1 << 30);
     for (read, bytes, xfer_us, post_us) in [
         (false, 4096, 8, 2),

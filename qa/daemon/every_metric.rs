@@ -5,7 +5,7 @@
 
 use crate::support::scripted::Process;
 use crate::support::show::Shown;
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::{Kind, RingWriter};
 use crate::support::{
     self, Home, Pmcd, needs_root, note_left_out, output, project, run, sees_all_processes, wait_for,
 };
@@ -57,7 +57,7 @@ const NETWORK: [&str; 8] = [
 ];
 
 fn ring(home: &Home, name: &str) -> RingWriter {
-    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
+    home.new_ring(name, 64)
 }
 
 /// The metrics, without `nixl.`, that have a value other than 0 and the empty string.

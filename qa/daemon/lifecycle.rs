@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use std::fs;
 
 fn ring(home: &Home, name: &str) -> RingWriter {
-    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
+    home.new_ring(name, 64)
 }
 
 fn signal(pid: u32, signal: Signal) {
@@ -42,7 +42,7 @@ fn agent_exits_stays_for_retain_and_returns_with_totals_and_id() {
         let status = shown["nixl.agent.status"].get("goes")?;
         (status == "exited").then_some(())
     });
-    assert_eq!(pmcd.values(TX_BYTES)["goes"], 5, "published for retain");
+    assert_eq!(pmcd.sent()["goes"], 5, "published for retain");
     pmcd.configure(&home, "retain = \"0s\"");
     pmcd.becomes(&[("stays", 1)]);
     assert!(
@@ -166,7 +166,7 @@ fn directories_that_match_a_pattern_later_are_scanned() {
         home.rings().display()
     ));
     let pmcd = Pmcd::start(&home);
-    assert!(pmcd.values(TX_BYTES).is_empty());
+    assert!(pmcd.sent().is_empty());
     let dir = home.rings().join("pod-7/nixl");
     fs::create_dir_all(&dir).expect("made");
     let mut writer = RingWriter::create(&dir.join("agent"), Layout::V4, 64).expect("a ring");

@@ -4,7 +4,7 @@
 //! daemon's PATH.
 
 use crate::support::pdu::{Link, Sent};
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::{Kind, RingWriter};
 use crate::support::{Home, PMDANIXL, needs_root, run, wait_for};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -75,7 +75,7 @@ fn reload(home: &Home, link: &mut Link, settings: &str) -> bool {
 
 /// Makes a ring of `dirk` with an event.
 fn ring(home: &Home, name: &str) -> RingWriter {
-    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 16).expect("a ring");
+    let mut ring = home.new_ring(name, 16);
     assert!(ring.push(Kind::TxBytes, 1));
     chown(home.ring(name), Some(DIRK), Some(DIRK)).expect("root");
     ring
@@ -84,7 +84,7 @@ fn ring(home: &Home, name: &str) -> RingWriter {
 /// Waits until these agents are instances.
 fn appear(link: &mut Link, names: &[&str]) {
     wait_for("the agents are instances", || {
-        let values = link.values("transfer.tx_bytes").expect("an answer");
+        let values = link.sent();
         values.keys().eq(names.iter()).then_some(())
     });
 }
@@ -289,7 +289,7 @@ fn rings_are_drained_while_a_reload_waits_for_a_name() {
     needs_root();
     let home = home("");
     hang(&home);
-    let mut ring = RingWriter::create(&home.ring("a"), Layout::V4, 16).expect("a ring");
+    let mut ring = home.new_ring("a", 16);
     let mut link = start(&home);
     appear(&mut link, &["a"]);
     wait_for("a drain in a reload", || {

@@ -3,13 +3,12 @@
 //! A daemon without a valid configuration: it reads and writes nothing, has no right in effect, and begins with the first valid one.
 
 use crate::support::pdu::{Link, Sent};
-use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Home, PMDANIXL, needs_root, wait_for};
+use crate::support::writer::Kind;
+use crate::support::{Home, needs_root, wait_for};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
 /// Settings whose loss destroys something: the histograms of the agents would begin at zero.
 const SETTINGS: &str = "histogram_buckets_us = [10, 1000]\nproc_facts = false";
@@ -23,7 +22,7 @@ const MISTAKES: [&str; 4] = [
 
 /// Starts a daemon, which has read its configuration then.
 fn started(home: &Home) -> Link {
-    let mut link = Link::start(home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(home);
     link.be_user(0).expect("sent");
     link.fetch(&["control.reload"]).expect("served");
     link
@@ -57,7 +56,7 @@ fn state_outlives_a_start_with_any_mistake() {
     needs_root();
     let home = Home::new();
     home.set(SETTINGS);
-    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("agent", 64);
     ring.push_transfer(false, 5, 100, 1);
     let mut link = started(&home);
     let before = wait_for("the transfer is counted", || {
@@ -124,7 +123,7 @@ fn first_valid_configuration_gives_user_and_rights() {
     needs_root();
     let home = Home::new();
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
-    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("agent", 64);
     ring.push(Kind::TxBytes, 9);
     home.configure("");
     let mut link = started(&home);

@@ -19,7 +19,7 @@ fn pminfo_shows_every_metric_with_its_help() {
         "pminfo_dmtT.out",
         &text_of(pmcd.tool("pminfo"), &["-dmtT", "nixl"]),
     );
-    let labels = text_of(pmcd.tool("pminfo"), &["-l", "nixl.transfer.tx_bytes"]);
+    let labels = text_of(pmcd.tool("pminfo"), &["-l", TX_BYTES]);
     assert!(labels.contains("\"agent\":\"nixl\""), "{labels}");
 }
 
@@ -27,11 +27,11 @@ fn pminfo_shows_every_metric_with_its_help() {
 fn pminfo_shows_values_with_names_and_labels() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    let mut worker = RingWriter::create(&home.ring("worker 1"), Layout::V4, 4096).expect("a ring");
+    let mut worker = home.new_ring("worker 1", 4096);
     worker.push_transfer(false, 4096, 120, 20);
     worker.push_transfer(true, 100, 80, 10);
     let values = wait_for("the agent is found", || {
-        let values = pmcd.values("nixl.transfer.tx_bytes");
+        let values = pmcd.sent();
         (!values.is_empty()).then_some(values)
     });
     assert_eq!(
@@ -43,7 +43,7 @@ fn pminfo_shows_values_with_names_and_labels() {
         pmcd.values("nixl.performance.xfer_time_us")["worker%201"],
         200
     );
-    let labels = text_of(pmcd.tool("pminfo"), &["-l", "nixl.transfer.tx_bytes"]);
+    let labels = text_of(pmcd.tool("pminfo"), &["-l", TX_BYTES]);
     assert!(
         labels.contains("inst [0 or \"worker%201\"] labels"),
         "{labels}"
@@ -56,11 +56,11 @@ fn client_gets_only_the_instances_it_requests() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     for (name, bytes) in [("a", 5000), ("b", 300), ("c", 70)] {
-        let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+        let mut ring = home.new_ring(name, 64);
         ring.push_transfer(false, bytes, 120, 20);
     }
     wait_for("the agents are found", || {
-        (pmcd.values("nixl.transfer.tx_bytes").len() == 3).then_some(())
+        (pmcd.sent().len() == 3).then_some(())
     });
     let shown = |instances: &str, metric: &str| {
         let options = ["-s", "1", "-r", "-w", "20", "-i", instances, metric];
@@ -93,11 +93,11 @@ fn peer_metrics_of_one_requested_agent_use_its_whole_engine() {
         ("kvbm-worker-0", 9000),
     ];
     for (name, time) in agents {
-        let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+        let mut ring = home.new_ring(name, 64);
         ring.push_transfer(false, 4096, time, 20);
     }
     wait_for("the agents are found", || {
-        (pmcd.values("nixl.transfer.tx_bytes").len() == agents.len()).then_some(())
+        (pmcd.sent().len() == agents.len()).then_some(())
     });
     let shown = text_of(pmcd.tool("pminfo"), &["-f", metric]);
     let of = |name: &str| {
@@ -130,10 +130,7 @@ fn rings_are_drained_without_fetches() {
             });
         }
     }
-    assert_eq!(
-        pmcd.values("nixl.transfer.tx_bytes")["decode-0"],
-        7 * pushed
-    );
+    assert_eq!(pmcd.sent()["decode-0"], 7 * pushed);
 }
 
 #[test]
@@ -141,18 +138,15 @@ fn answer_has_events_pushed_just_before_the_request() {
     let home = Home::new();
     home.set("drain_interval = \"1s\"");
     let pmcd = Pmcd::start(&home);
-    let mut ring = RingWriter::create(&home.ring("decode-0"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("decode-0", 64);
     // The instance is published when the labels of the agent are known.
     wait_for("the instance is published", || {
-        let instances = text_of(pmcd.tool("pmprobe"), &["-I", "nixl.transfer.tx_bytes"]);
+        let instances = text_of(pmcd.tool("pmprobe"), &["-I", TX_BYTES]);
         (instances.trim() == "nixl.transfer.tx_bytes 1 \"decode-0\"").then_some(())
     });
     for pushed in 1..=5 {
         ring.push(Kind::TxBytes, 10);
-        assert_eq!(
-            pmcd.values("nixl.transfer.tx_bytes")["decode-0"],
-            10 * pushed
-        );
+        assert_eq!(pmcd.sent()["decode-0"], 10 * pushed);
     }
 }
 
@@ -188,11 +182,9 @@ fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
     needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    let mut first = RingWriter::create(&home.ring("first"), Layout::V4, 64).expect("a ring");
+    let mut first = home.new_ring("first", 64);
     first.push(Kind::TxBytes, 5);
-    wait_for("the first is found", || {
-        pmcd.values("nixl.transfer.tx_bytes").get("first").copied()
-    });
+    wait_for("the first is found", || pmcd.sent().get("first").copied());
     let conf = pmcd.path("etc/nixl/nixl.conf");
     let reload = || output(pmcd.tool("pmstore").args(["nixl.control.reload", "1"]));
     let error = || text_of(pmcd.tool("pminfo"), &["-f", "nixl.control.config_error"]);
@@ -216,7 +208,7 @@ fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
         pmcd.log()
     );
     first.push(Kind::TxBytes, 5);
-    assert_eq!(pmcd.values("nixl.transfer.tx_bytes")["first"], 10);
+    assert_eq!(pmcd.sent()["first"], 10);
 
     let other = home.path("other");
     std::fs::create_dir(&other).expect("made");
@@ -231,7 +223,7 @@ fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
     assert!(error().contains("value \"\""), "{}", error());
     assert_eq!(pmcd.values("nixl.control.drain_interval")[""], 20);
     let values = wait_for("the second agent has replaced the first", || {
-        let values = pmcd.values("nixl.transfer.tx_bytes");
+        let values = pmcd.sent();
         (values.contains_key("second") && !values.contains_key("first")).then_some(values)
     });
     assert_eq!(values["second"], 3);
@@ -255,7 +247,7 @@ fn experimental_layout_is_read_while_it_is_configured() {
     });
     let message = "agent\": rejected: ring version 5 has layout v5, which no release of NIXL has";
     assert!(pmcd.log().contains(message), "{}", pmcd.log());
-    assert!(pmcd.values(TX_BYTES).is_empty());
+    assert!(pmcd.sent().is_empty());
     let configure = |settings: &str| {
         let text = format!("[nixl]\ntelemetry_dir = {:?}\n{settings}\n", home.rings());
         std::fs::write(pmcd.path("etc/nixl/nixl.conf"), text).expect("written");
@@ -263,11 +255,11 @@ fn experimental_layout_is_read_while_it_is_configured() {
     };
     configure("experimental_layouts = [\"v5\"]");
     wait_for("the ring is read", || {
-        (pmcd.values(TX_BYTES).get("agent") == Some(&5)).then_some(())
+        (pmcd.sent().get("agent") == Some(&5)).then_some(())
     });
     assert_eq!(unsupported(&pmcd), 0);
     push(7);
-    assert_eq!(pmcd.values(TX_BYTES)["agent"], 12);
+    assert_eq!(pmcd.sent()["agent"], 12);
     // Switched off: nothing of it is read any more, and nothing is lost.
     configure("");
     wait_for("the ring is rejected again", || {
@@ -276,7 +268,7 @@ fn experimental_layout_is_read_while_it_is_configured() {
     push(30);
     configure("experimental_layouts = [\"v5\"]");
     wait_for("the ring is read again", || {
-        (pmcd.values(TX_BYTES).get("agent") == Some(&42)).then_some(())
+        (pmcd.sent().get("agent") == Some(&42)).then_some(())
     });
 }
 
@@ -300,9 +292,7 @@ fn missing_configuration_does_not_restore_the_defaults() {
     assert!(why.contains("nixl.conf: No such file"), "{why}");
     ours.push(Kind::TxBytes, 1);
     assert_eq!(
-        pmcd.values("nixl.transfer.tx_bytes")
-            .into_iter()
-            .collect::<Vec<_>>(),
+        pmcd.sent().into_iter().collect::<Vec<_>>(),
         [("ours".to_owned(), 2)]
     );
     assert_eq!(other.pending(), 1);
@@ -313,7 +303,7 @@ fn invalid_configuration_at_the_start_does_not_end_the_daemon() {
     needs_root();
     let home = Home::new();
     home.configure("[nixl]\nowner = [\"root\"]\n");
-    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("agent", 64);
     ring.push(Kind::TxBytes, 9);
     let pmcd = Pmcd::start(&home);
     let why = text_of(pmcd.tool("pminfo"), &["-f", "nixl.control.config_error"]);
@@ -321,7 +311,7 @@ fn invalid_configuration_at_the_start_does_not_end_the_daemon() {
         why.contains(r#"nixl.conf:2: owner = ["root"]: unknown key `owner`"#),
         "{why}"
     );
-    assert!(pmcd.values("nixl.transfer.tx_bytes").is_empty());
+    assert!(pmcd.sent().is_empty());
     assert_eq!(
         ring.pending(),
         1,
@@ -345,7 +335,7 @@ fn pmlogger_archives_what_the_producer_wrote() {
     let pmcd = Pmcd::start(&home);
     let config = home.path("pmlogger.conf");
     std::fs::write(&config, "log mandatory on 100 msec { nixl }\n").expect("written");
-    let mut ring = RingWriter::create(&home.ring("decode-0"), Layout::V4, 4096).expect("a ring");
+    let mut ring = home.new_ring("decode-0", 4096);
     let archive = home.path("archive");
     // Not a device such as /dev/null: pmlogger unlinks its log before it opens it.
     let log = home.path("pmlogger.log");
@@ -401,7 +391,7 @@ fn pmlogger_of_nixl_survives_agents_and_a_restart_of_pmcd() {
     link(DERIVED, &pmcd.path("var/config/derived/nixl.conf"));
     let derived = text_of(pmcd.tool("pminfo"), &["nixl_derived"]);
     assert!(derived.lines().count() > 10, "{derived}");
-    let mut stays = RingWriter::create(&home.ring("stays"), Layout::V4, 64).expect("a ring");
+    let mut stays = home.new_ring("stays", 64);
     assert!(stays.push(Kind::TxBytes, 1));
     pmcd.becomes(&[("stays", 1)]);
     let archive = home.path("archive");
@@ -409,7 +399,7 @@ fn pmlogger_of_nixl_survives_agents_and_a_restart_of_pmcd() {
     let pmlogger = Logger::start_configured(pmcd.tool("pmlogger"), &archive, line);
     pmlogger.samples(1);
     for name in ["first", "second", "third"] {
-        let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+        let mut ring = home.new_ring(name, 64);
         assert_eq!(ring.push_transfer(false, 10, 40, 4), 4);
         pmcd.becomes(&[(name, 10), ("stays", 1)]);
         pmlogger.samples(1);

@@ -5,7 +5,7 @@
 mod requests;
 
 use crate::support::pdu::Figures;
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::{Kind, RingWriter};
 use crate::support::{Home, Pmcd, needs_root, output, run, text, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -53,7 +53,7 @@ fn drains_in_a_second(ring: &mut RingWriter) -> u64 {
 fn stored_interval_applies_at_once_and_until_a_reload() {
     let home = Home::new();
     home.set("drain_interval = \"1s\"");
-    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("agent", 64);
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("agent", 0)]);
     assert_eq!(value(&pmcd, INTERVAL), 1000);
@@ -194,8 +194,7 @@ fn control_metrics_show_the_work_and_cost_of_the_daemon() {
     home.set("retain = \"0s\"");
     let pmcd = Pmcd::start(&home);
     let of = |name: &str| value(&pmcd, &format!("nixl.control.{name}"));
-    let mut rings = ["one", "two"]
-        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 1024).expect("a ring"));
+    let mut rings = ["one", "two"].map(|name| home.new_ring(name, 1024));
     for ring in &mut rings {
         for _ in 0..300 {
             assert!(ring.push(Kind::TxBytes, 1));

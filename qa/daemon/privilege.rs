@@ -2,15 +2,15 @@
 
 //! Rights of the daemon with a configured `user`, read from /proc with a real pmcd: exactly those that its work needs.
 
-use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{self, Home, Pmcd, TX_BYTES, example, needs_root, output, run, wait_for};
+use crate::support::writer::{Kind, RingWriter};
+use crate::support::{self, Home, Pmcd, example, needs_root, output, run, wait_for};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 fn ring(home: &Home, name: &str) -> RingWriter {
-    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
+    home.new_ring(name, 64)
 }
 
 /// Effective and permitted capabilities of a process, and its no_new_privs bit.
@@ -83,7 +83,7 @@ fn daemon_as_another_user_keeps_three_capabilities_in_use() {
         .spawn()
         .expect("it starts");
     let tail = wait_for("the transfer is counted", || {
-        let values = pmcd.values(TX_BYTES);
+        let values = pmcd.sent();
         (values == BTreeMap::from([("roots".into(), 42)]))
             .then(|| fs::File::open(home.ring("roots")).expect("there"))
     });
@@ -243,7 +243,7 @@ fn root_keeps_only_the_capabilities_that_it_uses() {
         // The capabilities are enough: for leases, for files of PCP, and for removals.
         drop((theirs, roots));
         wait_for("the agents are withdrawn", || {
-            pmcd.values(TX_BYTES).is_empty().then_some(())
+            pmcd.sent().is_empty().then_some(())
         });
         let removes = settings.contains("remove_exited_after");
         wait_for("exited rings are removed if configured", || {

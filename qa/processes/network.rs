@@ -194,10 +194,7 @@ fn transfers_by_tcp_and_by_shared_memory_are_told_apart() {
     by_tcp.write(WRITES, 0);
     by_memory.write(WRITES, 0);
     let moved = (WRITES * MIB) as f64;
-    assert_eq!(
-        pmcd.values("nixl.transfer.tx_bytes")["by-tcp"],
-        WRITES * MIB
-    );
+    assert_eq!(pmcd.sent()["by-tcp"], WRITES * MIB);
     // What the kernel counts is read every ten seconds.
     let all = |metric, pid| {
         wait_for("all bytes are read", || {

@@ -212,7 +212,7 @@ fn restart_in_place_is_live_with_two_starts_and_totals() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let bytes = || {
-        let values = pmcd.values(TX_BYTES);
+        let values = pmcd.sent();
         values.get("agent").copied().unwrap_or_default()
     };
     let first = Sample::start(&home, "agent", STEADY);
@@ -313,7 +313,7 @@ fn ring_of_unknown_version_is_counted_but_not_published() {
     drop(known);
     let future = future_ring(&home, "future");
     become_counts(&pmcd, &[("exited", 1), ("unsupported", 1)]);
-    assert_eq!(pmcd.values(TX_BYTES)["future"], 7);
+    assert_eq!(pmcd.sent()["future"], 7);
     drop(future);
 }
 

@@ -8,22 +8,31 @@ mod limits;
 mod stalls;
 mod worker;
 
+use crate::support::fleet::is_possible;
 use crate::support::pdu::Link;
 use crate::support::scripted::{Process, Tcp, workers};
-use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Home, PMDANIXL, wait_for};
+use crate::support::writer::{Kind, RingWriter};
+use crate::support::{Home, wait_for};
 use pmdanixl::metrics::PROCESSES;
 use std::collections::BTreeMap;
-use std::process::Command;
 
-/// Starts the daemon of a home.
-fn start(home: &Home) -> Link {
-    Link::start(home, Command::new(PMDANIXL)).expect("it starts")
+/// Home of a test that runs alone. `None` if the test has run in its own PID namespace.
+fn home() -> Option<Home> {
+    is_possible().then(Home::new)
+}
+
+/// Starts a process of a user that has sent 1,000 bytes by the connection `one` to a [`server`](connections::server).
+fn sender(home: &Home, to: &str, uid: u32) -> Process {
+    let mut process = Process::start(home);
+    process.run(&format!(
+        "become({uid}); one = connect({to}); send(one, 1000)"
+    ));
+    process
 }
 
 /// Makes a ring with an event of one byte. The daemon then scans processes at once, not within a minute, to find the one that writes it.
 fn ring(home: &Home, name: &str) -> RingWriter {
-    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring(name, 64);
     assert!(ring.push(Kind::TxBytes, 1));
     ring
 }
@@ -65,6 +74,12 @@ fn row_when(link: &mut Link, pid: u32, what: &str, is_right: impl Fn(Tcp) -> boo
         last.filter(|row| is_right(*row))
     });
     found.unwrap_or_else(|| panic!("pid {pid}: not {what}: {last:?}"))
+}
+
+/// Waits until the row of a process has what the kernel counts for the connections in a variable of it.
+fn exact_row(link: &mut Link, process: &mut Process, variable: &str) -> Tcp {
+    let counts = process.counts(variable);
+    row_when(link, process.pid(), "exact", |row| row == counts)
 }
 
 /// Waits until a process has no row.

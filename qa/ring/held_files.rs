@@ -3,7 +3,7 @@
 //! Files with an inode lock that their writers hold for any time. The daemon must not wait for it.
 
 use crate::support::held::Held;
-use crate::support::kit::writer::{Kind, Layout, RingWriter};
+use crate::support::kit::writer::{Kind, RingWriter};
 use crate::support::kit::{Core, push};
 use crate::support::note_left_out;
 use std::fs::{self, File};
@@ -56,7 +56,7 @@ fn is_possible() -> bool {
 }
 
 fn ring(core: &Core, name: &str) -> RingWriter {
-    RingWriter::create(&core.path(name), Layout::V4, SLOTS).expect("a ring")
+    core.ring_of(name, SLOTS)
 }
 
 /// Directories on the file system of temporary files, and on a tmpfs.

@@ -2,21 +2,11 @@
 
 //! Random sequences of everything that can happen to a ring, compared with a model: a queue of the events that must be counted.
 
+use crate::support::kit::{Core, LONG, SECOND};
 use crate::support::writer::{Kind, Layout, RingWriter};
-use pmdanixl::collector::Collector;
-use pmdanixl::config::{Config, DirectoryPattern};
-use pmdanixl::event::EventType;
-use pmdanixl::journal::record::SavedAgent;
-use pmdanixl::journal::{Journal, RecordId};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::fs;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-const SECOND: Duration = Duration::from_secs(1);
-/// Time budget that never runs out.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// Step of a sequence.
 #[derive(Clone, Copy, Debug)]
@@ -65,10 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The daemon, the agent, and the expected values.
 struct World {
-    dir: tempfile::TempDir,
-    config: Config,
-    agents: Option<Collector>,
-    now: Instant,
+    core: Core,
     ring: RingWriter,
     /// Pending events in the ring.
     queue: VecDeque<u64>,
@@ -80,69 +67,58 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        fs::create_dir(dir.path().join("rings")).expect("made");
-        let path = dir.path().join("rings");
-        let config = Config {
-            telemetry_dir: vec![DirectoryPattern {
-                path: path.to_str().expect("UTF-8").into(),
-                label: None,
-                literal: true,
-            }],
-            experimental_layouts: pmdanixl::ring::layout::Layout::experimental().collect(),
-            ..Config::default()
-        };
-        let mut world = Self {
-            ring: RingWriter::create(&path.join("agent"), Layout::V4, 8).expect("a ring"),
-            dir,
-            config,
-            agents: None,
-            now: Instant::now(),
+        let core = Core::new("proc_facts = true\nexperimental_layouts = [\"v5\"]");
+        Self {
+            ring: core.ring_of("agent", 8),
+            core,
             queue: VecDeque::new(),
             counted: 0,
             foreign: 0,
             drained_last: false,
-        };
-        world.start();
-        world
-    }
-
-    fn path(&self) -> PathBuf {
-        self.dir.path().join("rings/agent")
-    }
-
-    fn start(&mut self) {
-        self.start_after(|_, _| ());
-    }
-
-    /// Starts it after what a kill has left of the state was made to be so.
-    fn start_after(&mut self, change: impl FnOnce(&mut Journal, &mut [(RecordId, SavedAgent)])) {
-        // The one before holds the lock.
-        self.agents = None;
-        let path = self.dir.path().join("nixl/state");
-        let mut journal = Journal::open(&path);
-        let found = journal.start().expect("readable");
-        let mut found = found.expect("an unlocked state file");
-        change(&mut journal, &mut found.records);
-        let mut agents = Collector::new(&self.config);
-        agents.restore(journal, found.records);
-        self.agents = Some(agents);
+        }
     }
 
     fn drain(&mut self) {
-        let agents = self.agents.as_mut().expect("started");
         // Two ticks and an answer: one tick may find that the ring was replaced, and the next tick attaches the new one.
-        for is_answer in [false, false, true] {
-            self.now += 3 * SECOND;
-            let now = self.now;
-            agents.scan(now, LONG);
-            match is_answer {
-                true => agents.drain(None, now, LONG),
-                false => agents.drain(Some(now), now, LONG),
-            };
-        }
+        self.core.tick(2, 3 * SECOND, LONG);
+        self.core.advance(3 * SECOND);
+        self.core.scan();
+        self.core.drain();
         self.drained_last |= !self.queue.is_empty();
         self.counted += self.queue.drain(..).sum::<u64>();
+    }
+
+    /// Kills the daemon between commit and release of its last batch. Another reader then reads so many events of the batch.
+    fn kill_in_flight(&mut self, taken: u64) {
+        let (agents, _) = self.core.kill_and_read();
+        let checkpoint = agents.first().and_then(|agent| agent.entry.checkpoint);
+        let (read_pos, mask) = (self.ring.read_pos(), self.ring.capacity() - 1);
+        // No event of a ring that has restarted since was counted.
+        if let Some(batch) = checkpoint.filter(|it| it.from != it.end && it.end == read_pos) {
+            let mut foreign = taken.min(batch.end.wrapping_sub(batch.from) & mask);
+            let mut pos = (batch.from + foreign) & mask;
+            if pos == 0 && pos != batch.end {
+                // Where a restart puts it: it is taken for one.
+                (pos, foreign) = (batch.from, 0);
+            }
+            self.core.kill_before_release();
+            self.set_read_pos(pos);
+            self.foreign += foreign;
+        }
+    }
+
+    fn set_read_pos(&self, position: u64) {
+        let path = self.core.path("agent");
+        self.ring.layout().set_read_pos(&path, position);
+    }
+
+    /// Asserts that the daemon has counted each event once.
+    fn assert_counted(&mut self, after: &str) -> Result<(), TestCaseError> {
+        self.drain();
+        let [bytes, _, foreign] = self.core.only();
+        prop_assert_eq!(bytes, self.counted, "after {}", after);
+        prop_assert!(foreign <= self.foreign, "after {}", after);
+        Ok(())
     }
 
     fn apply(&mut self, step: Step) {
@@ -155,47 +131,23 @@ impl World {
                 }
             }
             Step::Drain => self.drain(),
-            Step::Kill => self.start(),
+            Step::Kill => self.core.restart(),
             Step::KillInFlight(taken) => {
                 self.drain();
-                if !self.drained_last {
-                    return self.start();
+                if self.drained_last {
+                    self.kill_in_flight(taken);
                 }
-                let (ring, path, mut foreign) = (&self.ring, self.path(), 0);
-                let (read_pos, mask) = (ring.read_pos(), ring.capacity() - 1);
-                let layout = ring.layout();
-                let back = |journal: &mut Journal, records: &mut [(RecordId, SavedAgent)]| {
-                    for (record, saved) in records {
-                        let checkpoint = saved.entry.checkpoint.as_mut();
-                        // No event of a ring that has restarted since was counted.
-                        let Some(checkpoint) = checkpoint.filter(|checkpoint| {
-                            checkpoint.from != checkpoint.end && checkpoint.end == read_pos
-                        }) else {
-                            continue;
-                        };
-                        checkpoint.released = false;
-                        foreign = taken.min(checkpoint.end.wrapping_sub(checkpoint.from) & mask);
-                        let mut pos = (checkpoint.from + foreign) & mask;
-                        if pos == 0 && pos != checkpoint.end {
-                            // Where a restart puts it: it is taken for one.
-                            (pos, foreign) = (checkpoint.from, 0);
-                        }
-                        layout.set_read_pos(&path, pos);
-                        journal.commit(Some(*record), &saved.entry);
-                    }
-                };
-                self.start_after(back);
-                self.foreign += foreign;
+                self.core.restart();
             }
             Step::Reset(layout, size) => {
-                self.ring = RingWriter::create(&self.path(), layout, size).expect("a ring");
+                self.ring = self.core.ring_as(layout, "agent", size);
                 self.queue.clear();
                 self.drained_last = false;
             }
             Step::Foreign(count) => {
                 let count = count.min(self.queue.len() as u64);
                 let pos = (self.ring.read_pos() + count) & (self.ring.capacity() - 1);
-                self.ring.layout().set_read_pos(&self.path(), pos);
+                self.set_read_pos(pos);
                 self.queue.drain(..usize::try_from(count).expect("small"));
                 self.foreign += count;
                 self.drained_last &= count == 0;
@@ -203,13 +155,13 @@ impl World {
             Step::Replace => {
                 // The old ring is still drained if it was attached.
                 self.drain();
-                fs::remove_file(self.path()).expect("there");
-                self.ring = RingWriter::create(&self.path(), Layout::V4, 8).expect("a ring");
+                fs::remove_file(self.core.path("agent")).expect("there");
+                self.ring = self.core.ring_of("agent", 8);
                 self.drained_last = false;
             }
             Step::Touch => {
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-                fs::set_permissions(self.path(), mode).expect("ours");
+                fs::set_permissions(self.core.path("agent"), mode).expect("ours");
             }
         }
     }
@@ -229,18 +181,10 @@ proptest! {
         let mut world = World::new();
         for (at, step) in steps.iter().enumerate() {
             world.apply(*step);
-            if !world.queue.is_empty() {
-                continue;
+            if world.queue.is_empty() {
+                world.assert_counted(&format!("step {at}: {step:?}"))?;
             }
-            world.drain();
-            let agents = world.agents.as_ref().expect("started");
-            let agent = agents.iter().next().expect("the agent");
-            prop_assert_eq!(agent.total(EventType::TxBytes), world.counted, "after step {}: {:?}", at, step);
         }
-        world.drain();
-        let agents = world.agents.as_ref().expect("started");
-        let agent = agents.iter().next().expect("the agent");
-        prop_assert_eq!(agent.total(EventType::TxBytes), world.counted);
-        prop_assert!(agent.entry.foreign_reads <= world.foreign);
+        world.assert_counted("all steps")?;
     }
 }

@@ -25,7 +25,7 @@ fn agree(pmcd: &Pmcd, truth: &serde_json::Value) {
     };
     // A new agent is published when its labels are known, or after a second.
     wait_for("the agent is an instance", || {
-        let shown = pmcd.values("nixl.transfer.tx_bytes");
+        let shown = pmcd.sent();
         shown.contains_key(agent).then_some(())
     });
     let mut compared = 0;

@@ -4,12 +4,10 @@
 
 use crate::support::other_user::{OtherUser, VICTIM, ring, shared_home};
 use crate::support::pdu::Link;
-use crate::support::{Home, PMDANIXL, wait_for};
+use crate::support::{Home, wait_for};
 use std::fs;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-const TX_BYTES: &str = "transfer.tx_bytes";
 /// Limit of the time until an agent of another user is found.
 const SOON: Duration = Duration::from_secs(10);
 const AGENTS: usize = 8;
@@ -23,7 +21,7 @@ fn appear_soon(home: &Home, link: &mut Link) {
         wait_for("the event is counted", || {
             // A fetch scans directories, too. The pause leaves most of the scans to ticks.
             std::thread::sleep(Duration::from_millis(500));
-            let values = link.values(TX_BYTES).expect("an answer");
+            let values = link.sent();
             values.get(&name).copied()
         });
         let took = started.elapsed();
@@ -44,7 +42,7 @@ fn agent_appears_soon_beside_6000_rings_of_another_user() {
         home.set("max_agents = 1000");
         let rings = OtherUser::does(&home, &["rings", "6000"]);
         let held = held.then_some(rings);
-        let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+        let mut link = Link::open(&home);
         appear_soon(&home, &mut link);
         drop(held);
         assert!(link.end().success());
@@ -57,7 +55,7 @@ fn agent_appears_soon_beside_rings_with_changing_names() {
     let home = shared_home();
     home.set("max_agents = 100");
     let names = OtherUser::does(&home, &["names", "200"]);
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     std::thread::sleep(SOON);
     appear_soon(&home, &mut link);
     assert!(names.times() > 0);

@@ -6,7 +6,7 @@ use crate::support::measure::timed;
 use crate::support::other_user::{OtherUser, VICTIM, open_to_all, ring, shared_home, shell};
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{self, Home, PMDANIXL, Pmcd, is_alone, run, wait_for};
+use crate::support::{self, Home, Pmcd, TX_BYTES, is_alone, run, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -15,11 +15,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const TX_BYTES: &str = "transfer.tx_bytes";
-
 /// Starts the daemon without pmcd.
 fn serve(home: &Home) -> Link {
-    Link::start(home, Command::new(PMDANIXL)).expect("it starts")
+    Link::open(home)
 }
 
 /// Value of a metric below `nixl.control`.
@@ -29,7 +27,7 @@ fn control(link: &mut Link, name: &str) -> u64 {
 
 fn becomes(link: &mut Link, name: &str, expected: u64) {
     wait_for(&format!("{name} is {expected}"), || {
-        let values = link.values(TX_BYTES).expect("an answer");
+        let values = link.sent();
         let shown = values.get(name).copied().unwrap_or(0);
         assert!(shown <= expected, "{name}: {shown} of {expected}");
         (shown == expected).then_some(())
@@ -133,7 +131,7 @@ fn rings_with_changing_names_stay_within_all_limits() {
     let (new, shown) = wait_for("the victim is an instance again", || {
         let instances = link.instances().expect("an answer");
         let new = *instances.iter().find(|(_, name)| *name == "victim")?.0;
-        let shown = *link.values(TX_BYTES).expect("an answer").get("victim")?;
+        let shown = *link.sent().get("victim")?;
         (shown == 1 || shown >= 8).then_some((new, shown))
     });
     assert_eq!((new, shown), (old, 8), "the earlier id and total");
@@ -164,7 +162,7 @@ fn ring_with_the_name_of_a_victim_changes_none_of_its_values() {
     });
     // The removed ring of the victim is still mapped, and still drained.
     sends(&mut link, &mut victim, "victim", 1_000, 200);
-    let values = link.values(TX_BYTES).expect("an answer");
+    let values = link.sent();
     assert_eq!((values["victim"], values["victim@uid4243"]), (1_200, 0));
     assert_eq!(taken.times(), 511);
     // Valid values saturate the totals of the other user only.
@@ -224,14 +222,14 @@ fn live_stores_leave_room_for_others_and_count_once() {
         fs::remove_file(home.ring(format!("victim-{number}"))).expect("there");
     }
     wait_for("the victims are withdrawn", || {
-        let values = link.values(TX_BYTES).expect("an answer");
+        let values = link.sent();
         let stores = values.keys().filter(|name| name.starts_with("store-"));
         assert!(values.len() <= 8, "{values:?}");
         (stores.count() == 8).then_some(())
     });
     let each = stores.times();
     wait_for("all instances have their last values", || {
-        let values = link.values(TX_BYTES).expect("an answer");
+        let values = link.sent();
         let known = link.figures(&home).agents;
         let host = link.values("host.transfer.tx_bytes").expect("an answer")[""];
         // Each store is one agent, however often it was evicted.
@@ -298,7 +296,7 @@ fn disk_filled_by_another_user_loses_no_value() {
         assert!(victim.push(Kind::TxBytes, 1));
     }
     wait_for("all values are published", || {
-        let values = pmcd.values("nixl.transfer.tx_bytes");
+        let values = pmcd.sent();
         (values.len() == 21 && values["victim"] == 21).then_some(())
     });
     let pmda = pmcd.pmda_pid();
@@ -314,7 +312,7 @@ fn disk_filled_by_another_user_loses_no_value() {
     });
     assert!(victim.push(Kind::TxBytes, 1));
     wait_for("the last event is counted", || {
-        let values = pmcd.values("nixl.transfer.tx_bytes");
+        let values = pmcd.sent();
         (values["victim"] == 22).then_some(())
     });
     assert_eq!(pmcd.pmda_pid(), pmda);
@@ -326,7 +324,7 @@ fn disk_filled_by_another_user_loses_no_value() {
         fs::rename(old.join("run/nixl"), dir.join("run/nixl")).expect("there");
     });
     wait_for("the totals are recovered", || {
-        let values = pmcd.values("nixl.transfer.tx_bytes");
+        let values = pmcd.sent();
         (values.get("victim") == Some(&22)).then_some(())
     });
     pmcd.stop();

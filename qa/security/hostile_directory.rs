@@ -10,7 +10,7 @@ mod backlog;
 use crate::support::measure::{Took, Use, timed};
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Home, PATIENCE, PMDANIXL, example, in_memory, wait_for};
+use crate::support::{Home, PATIENCE, TX_BYTES, example, in_memory, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
@@ -69,8 +69,6 @@ const DONE: [&str; 33] = [
     "truncated ring",
     "up and down",
 ];
-
-const TX_BYTES: &str = "transfer.tx_bytes";
 
 fn setting(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
@@ -272,7 +270,7 @@ fn judge(all: &[Took]) {
 /// Waits until these agents have these values. No value may ever be larger.
 fn shows_changes(link: &mut Link, expected: &BTreeMap<String, u64>) {
     wait_for("all is counted, once", || {
-        let values = link.values(TX_BYTES).expect("an answer");
+        let values = link.sent();
         let mut shown = values
             .into_iter()
             .filter(|(name, _)| expected.contains_key(name));
@@ -305,7 +303,7 @@ fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
     ));
     let limit = soon.unwrap_or(PATIENCE);
     let mut healthy = Layout::RELEASED.map(|layout| Healthy::new(directory, layout, limit));
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     let before = wait_for("the healthy rings are attached", || {
         ids(&mut link, &healthy);
         Some(Use::of(&link, directory)).filter(|used| used.mappings == healthy.len())
@@ -364,7 +362,7 @@ fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
         "{lines} lines\n{log}"
     );
     // A restarted daemon has these values, too.
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     shows_changes(&mut link, &expected);
     assert!(link.end().success());
 }

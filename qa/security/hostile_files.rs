@@ -13,8 +13,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-const TX_BYTES: &str = "nixl.transfer.tx_bytes";
-
 /// Makes a v4 ring of 8 events with one word of its header changed to `value`.
 fn ring_but(path: &Path, word: usize, value: u64) {
     drop(RingWriter::create(path, Layout::V4, 8).expect("a ring"));
@@ -202,7 +200,7 @@ fn hostile_files_are_left_unchanged_by_the_daemon() {
     let home = Home::new();
     let expected = hostile(&home.rings());
     let (before, outside) = (contents(&home.rings()), contents(&home.path(".")));
-    let mut healthy = RingWriter::create(&home.ring("healthy"), Layout::V4, 64).expect("a ring");
+    let mut healthy = home.new_ring("healthy", 64);
     healthy.push(Kind::TxBytes, 1);
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("healthy", 1)]);
@@ -213,7 +211,7 @@ fn hostile_files_are_left_unchanged_by_the_daemon() {
         fs::rename(home.ring("mask"), home.ring("mask-moved")).expect("there");
         fs::rename(home.ring("mask-moved"), home.ring("mask")).expect("there");
         healthy.push(Kind::TxBytes, 1);
-        assert_eq!(pmcd.values(TX_BYTES)["healthy"], turn);
+        assert_eq!(pmcd.sent()["healthy"], turn);
     }
     // The two files of zeros are not counted yet: their agents may be starting.
     assert!(pmcd.values("nixl.control.files.refused")[""] >= expected.len() as u64 - 2);
@@ -244,7 +242,7 @@ fn file_that_is_completed_later_is_attached_then() {
     let home = Home::new();
     fs::write(home.ring("slow"), "").expect("written");
     let pmcd = Pmcd::start(&home);
-    assert!(pmcd.values(TX_BYTES).is_empty());
+    assert!(pmcd.sent().is_empty());
     // NIXL sets the size first and writes the header later, which does not change the directory.
     fs::OpenOptions::new()
         .write(true)
@@ -256,10 +254,10 @@ fn file_that_is_completed_later_is_attached_then() {
         Some(home.check().1).filter(|text| text.contains("header is not written"))
     });
     assert!(found.contains("slow"));
-    let mut ring = RingWriter::create(&home.ring("slow"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("slow", 64);
     ring.push(Kind::TxBytes, 8);
     wait_for("the agent is found", || {
-        pmcd.values(TX_BYTES)
+        pmcd.sent()
             .get("slow")
             .filter(|&&value| value == 8)
             .copied()
@@ -284,7 +282,7 @@ fn files_with_odd_names_are_separate_instances() {
     let mut writers = Vec::new();
     let mut expected = BTreeMap::new();
     for (value, (raw, instance)) in (1..).zip(names) {
-        let mut writer = RingWriter::create(&home.ring(raw), Layout::V4, 16).expect("a ring");
+        let mut writer = home.new_ring(raw, 16);
         writer.push(Kind::TxBytes, value);
         writers.push(writer);
         let cut = format!("{}~", "L".repeat(183));
@@ -314,14 +312,14 @@ fn files_with_odd_names_are_separate_instances() {
     };
     // An instance is published when its labels are known.
     wait_for("all are instances", || {
-        (pmcd.values(TX_BYTES).len() == expected.len()).then_some(())
+        (pmcd.sent().len() == expected.len()).then_some(())
     });
-    assert_eq!(shown(pmcd.values(TX_BYTES)), expected);
-    let instances = pmcd.values(TX_BYTES);
+    assert_eq!(shown(pmcd.sent()), expected);
+    let instances = pmcd.sent();
     // Each instance changes alone.
     for (value, writer) in (1..).zip(&mut writers) {
         writer.push(Kind::TxBytes, 100);
-        let now = pmcd.values(TX_BYTES);
+        let now = pmcd.sent();
         for (name, before) in &instances {
             let moved = if *before <= value { 100 } else { 0 };
             assert_eq!(now[name], before + moved, "{name}");
@@ -344,10 +342,7 @@ fn files_with_odd_names_are_separate_instances() {
 fn owners_setting_limits_files_to_the_listed_users() {
     needs_root();
     let home = Home::new();
-    let (mut ours, mut theirs) = (
-        RingWriter::create(&home.ring("ours"), Layout::V4, 16).expect("a ring"),
-        RingWriter::create(&home.ring("theirs"), Layout::V4, 16).expect("a ring"),
-    );
+    let (mut ours, mut theirs) = (home.new_ring("ours", 16), home.new_ring("theirs", 16));
     std::os::unix::fs::chown(home.ring("theirs"), Some(4242), None).expect("root");
     ours.push(Kind::TxBytes, 1);
     theirs.push(Kind::TxBytes, 1);
@@ -361,9 +356,7 @@ fn owners_setting_limits_files_to_the_listed_users() {
 fn max_agents_limits_rings_and_prefers_live_agents() {
     let home = Home::new();
     home.set("max_agents = 2\nretain = \"0s\"");
-    let mut writers: Vec<RingWriter> = ["a", "b", "c"]
-        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 16).expect("a ring"))
-        .into();
+    let mut writers: Vec<RingWriter> = ["a", "b", "c"].map(|name| home.new_ring(name, 16)).into();
     writers
         .iter_mut()
         .for_each(|writer| assert!(writer.push(Kind::TxBytes, 1)));
@@ -377,7 +370,7 @@ fn max_agents_limits_rings_and_prefers_live_agents() {
     );
     drop(writers.remove(0));
     wait_for("the third agent replaces the first", || {
-        let values = pmcd.values(TX_BYTES);
+        let values = pmcd.sent();
         (values.keys().collect::<Vec<_>>() == ["b", "c"]).then_some(())
     });
 }

@@ -18,8 +18,6 @@ const AGAIN: usize = 100;
 /// Longer than the clock tick that is the resolution of file times. A younger file is checked twice.
 const TICK: Duration = Duration::from_millis(100);
 
-const TX_BYTES: &str = "transfer.tx_bytes";
-
 /// A home with a directory of [`FILES`] files.
 fn crowded() -> (Home, TempDir) {
     let (home, directory) = (Home::new(), in_memory());
@@ -112,7 +110,7 @@ impl Drop for Attached {
 #[ignore = "100,000 files"]
 fn unrelated_files_are_not_checked_again_for_a_new_ring() {
     let (home, directory) = crowded();
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     wait_for("all files were checked", || {
         let rejected = link.fetch(&["control.files.refused"]).expect("an answer");
         (rejected[0][&u32::MAX] >= FILES as u64).then_some(())
@@ -126,7 +124,7 @@ fn unrelated_files_are_not_checked_again_for_a_new_ring() {
     ring.push(Kind::TxBytes, 7);
     File::create(directory.path().join("junk-more")).expect("room");
     wait_for("the agent is found", || {
-        let values = link.values(TX_BYTES).expect("an answer");
+        let values = link.sent();
         (values.get("agent") == Some(&7)).then_some(())
     });
     let text = fs::read_to_string(&trace.0).expect("text");

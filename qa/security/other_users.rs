@@ -5,7 +5,7 @@
 
 use crate::support::other_user::{OtherUser, VICTIM, open_to_all, ring, shared_home, shell};
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Pmcd, TX_BYTES, output, run, text, wait_for};
+use crate::support::{Pmcd, output, run, text, wait_for};
 use std::fs;
 use std::os::unix::fs::chown;
 use std::process::Command;
@@ -63,18 +63,18 @@ fn exchanged_names_lead_to_no_other_file() {
     for _ in 0..200 {
         sent += u64::from(victim.push(Kind::TxBytes, 1));
         std::thread::sleep(std::time::Duration::from_millis(10));
-        assert!(!pmcd.values(TX_BYTES).contains_key("secret"));
+        assert!(!pmcd.sent().contains_key("secret"));
     }
     for exchange in exchanging {
         let times = exchange.times();
         assert!(times > 100, "{times}");
     }
     wait_for("all that was sent is counted", || {
-        let values = pmcd.values(TX_BYTES);
+        let values = pmcd.sent();
         (values.get("victim") == Some(&sent)).then_some(())
     });
     assert_eq!(fs::read(private.join("secret")).expect("there"), before);
-    assert_eq!(pmcd.values(TX_BYTES).len(), 1);
+    assert_eq!(pmcd.sent().len(), 1);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn rings_of_one_user_leave_room_for_other_users() {
         .map(|number| ring(&home, VICTIM, &format!("victim-{number}")))
         .collect();
     wait_for("the rings of the victim are attached", || {
-        let values = pmcd.values(TX_BYTES);
+        let values = pmcd.sent();
         let victims = values
             .iter()
             .filter(|(name, _)| name.starts_with("victim-"));

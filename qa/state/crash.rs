@@ -7,15 +7,15 @@
 use crate::support::kill::{Dice, kill_process, wait_for_orphans};
 use crate::support::life::{Mortal, event_metrics};
 use crate::support::writer::Layout;
-use crate::support::{Home, PMDANIXL, Pmcd, Values, agent_of, example, quit, text, wait_for};
+use crate::support::{
+    Home, PMDANIXL, Pmcd, TX_BYTES, Values, agent_of, example, quit, text, wait_for,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-
-const TX_BYTES: &str = "nixl.transfer.tx_bytes";
 
 fn kills() -> u64 {
     let kills = std::env::var("KILLS").ok();

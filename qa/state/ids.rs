@@ -2,7 +2,7 @@
 
 //! Instance ids while their file cannot be read or written: no id may be lost or assigned to a second name.
 
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::{Kind, RingWriter};
 use crate::support::{Home, Pmcd, TX_BYTES, needs_root, run, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ const STATE: &str = "run/nixl/state";
 
 /// Starts an agent that has sent a byte.
 fn agent(home: &Home, name: &str) -> RingWriter {
-    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring(name, 64);
     assert!(ring.push(Kind::TxBytes, 1));
     ring
 }

@@ -74,8 +74,7 @@ fn rename_in_id_file(home: &Home, from: &str, to: &str) {
 fn killed_with_name(instance: &str) -> (Home, [RingWriter; 2], BTreeMap<String, u32>) {
     let home = Home::new();
     home.set("proc_facts = false");
-    let mut rings = [RAW, "plain"]
-        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring"));
+    let mut rings = [RAW, "plain"].map(|name| home.new_ring(name, 64));
     rings[1].push(Kind::TxBytes, 1);
     ids(&home, 0);
     rings[0].push(Kind::TxBytes, 7);

@@ -9,7 +9,7 @@ mod unusable;
 use crate::support::kill::kill_process;
 use crate::support::kit::layers;
 use crate::support::pdu::Link;
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::{Kind, RingWriter};
 use crate::support::{
     Home, PMDANIXL, Pmcd, TX_BYTES, agent_of, ends, needs_root, project, run, wait_for,
 };
@@ -17,7 +17,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::thread;
 
 const FETCH: &str = "fetch nixl.transfer.tx_bytes";
@@ -33,7 +32,7 @@ fn home() -> Home {
 }
 
 fn ring(home: &Home, name: &str) -> RingWriter {
-    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
+    home.new_ring(name, 64)
 }
 
 fn state(home: &Home) -> std::path::PathBuf {
@@ -322,7 +321,7 @@ fn recreates_in_full(what: &str, len: Option<u64>) {
 fn transfer_split_by_an_overflow_stays_unpaired_after_restart() {
     for kill in [false, true] {
         let home = Home::new();
-        let mut ring = RingWriter::create(&home.ring("a"), Layout::V4, 16).expect("a ring");
+        let mut ring = home.new_ring("a", 16);
         for _ in 0..14 {
             assert!(ring.push(Kind::TxRequests, 1));
         }
@@ -330,7 +329,7 @@ fn transfer_split_by_an_overflow_stays_unpaired_after_restart() {
         // The ring has no room for the event with its bytes.
         assert!(!ring.push(Kind::TxBytes, 1));
         let unpaired = |events: u64| {
-            let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+            let mut link = Link::open(&home);
             let found = wait_for("all is counted", || {
                 let values = link.fetch(&["ring.events", "bandwidth.unpaired"]).ok()?;
                 let [counted, unpaired] = [0, 1].map(|at| values[at].values().next().copied());

@@ -5,16 +5,14 @@
 
 use crate::support::kit::store_writer::{self, StoreWriter, TX_BYTES, Who};
 use crate::support::kit::{Core, push};
-use crate::support::note_left_out;
+use crate::support::needs_root;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::time::Duration;
 
 fn kv(core: &Core, bytes: u64) -> StoreWriter {
-    let store = core.store(&Who::named("kv"));
-    core.send(&store, bytes);
-    store
+    core.sender(&Who::named("kv"), bytes)
 }
 
 /// Makes the change time of a file the latest.
@@ -33,8 +31,7 @@ fn store_that_waited_for_room_counts_after_a_kill() {
     core.send(&first, 1);
     core.run(2);
     // Pid 1 puts the name before that of the waiting store.
-    let next = core.store(&Who::named("kv").pid(1));
-    core.send(&next, 100);
+    let next = core.sender(&Who::named("kv").pid(1), 100);
     touch(waits.path());
     drop(first);
     core.run(3);
@@ -43,7 +40,7 @@ fn store_that_waited_for_room_counts_after_a_kill() {
     drop((waits, next));
     core.start();
     core.run(5);
-    assert_eq!(core.host_sent(), 112, "{:?}", core.sent());
+    core.assert_host_sent(112);
 }
 
 /// At any time more processes live than there is room for, so that each scan rejects a store.
@@ -52,8 +49,7 @@ fn stores_of_expired_agents_beside_rejected_ones_count_once() {
     let mut core = Core::new("max_agents = 2");
     let mut live = Vec::new();
     for number in 0..40 {
-        let store = core.store(&Who::named(format!("n{number}")));
-        core.send(&store, 1);
+        let store = core.sender(&Who::named(format!("n{number}")), 1);
         live.push(store);
         core.run(2);
         if live.len() > 3 {
@@ -63,11 +59,11 @@ fn stores_of_expired_agents_beside_rejected_ones_count_once() {
     }
     live.clear();
     core.run(5);
-    assert_eq!(core.host_sent(), 40, "{:?}", core.sent());
+    core.assert_host_sent(40);
     assert!(core.forgotten.len() > 20, "{:?}", core.forgotten);
     core.restart();
     core.run(5);
-    assert_eq!(core.host_sent(), 40, "{:?}", core.sent());
+    core.assert_host_sent(40);
 }
 
 fn owned_by(uid: u32, path: &Path) {
@@ -77,10 +73,7 @@ fn owned_by(uid: u32, path: &Path) {
 /// The user with the most agents loses its records first, also those of live agents that wait for room.
 #[test]
 fn live_store_whose_record_expired_goes_on_without_its_past() {
-    if !nix::unistd::geteuid().is_root() {
-        note_left_out("only root can change the owner of a file");
-        return;
-    }
+    needs_root();
     let mut core = Core::new("max_agents = 4\nretain = \"10s\"");
     let stores: Vec<_> = (0..4)
         .map(|number| {
@@ -91,7 +84,7 @@ fn live_store_whose_record_expired_goes_on_without_its_past() {
         })
         .collect();
     core.run(3);
-    assert_eq!(core.host_sent(), 400);
+    core.assert_host_sent(400);
     let others: Vec<_> = (0..14).map(|number| format!("other-{number}")).collect();
     for (uid, name) in (2000..).zip(&others) {
         let mut ring = core.ring(name);
@@ -106,10 +99,10 @@ fn live_store_whose_record_expired_goes_on_without_its_past() {
         fs::remove_file(core.path(&name)).expect("there");
     }
     core.run(40);
-    assert_eq!(core.host_sent(), 414, "{:?}", core.sent());
+    core.assert_host_sent(414);
     stores.iter().for_each(|store| core.send(store, 1));
     core.run(3);
-    assert_eq!(core.host_sent(), 418, "{:?}", core.sent());
+    core.assert_host_sent(418);
 }
 
 #[test]
@@ -125,10 +118,10 @@ fn live_store_that_is_renamed_and_replaced_counts_once() {
     core.run(3);
     fs::rename(&hidden, live.path()).expect("there");
     core.run(5);
-    assert_eq!(core.host_sent(), 110, "{:?}", core.sent());
+    core.assert_host_sent(110);
     core.send(&live, 1);
     core.run(3);
-    assert_eq!(core.host_sent(), 111, "{:?}", core.sent());
+    core.assert_host_sent(111);
 }
 
 #[test]
@@ -146,7 +139,7 @@ fn store_from_the_near_future_counts_once() {
     core.advance(Duration::from_secs(30));
     core.start();
     core.run(3);
-    assert_eq!(core.host_sent(), 11, "{:?}", core.sent());
+    core.assert_host_sent(11);
 }
 
 #[test]
@@ -157,16 +150,15 @@ fn stores_ended_before_an_upgrade_are_taken_for_counted() {
     core.kill_without_counted_stores();
     core.send(&present, 10);
     drop((present, kv(&core, 100)));
-    let live = core.store(&Who::named("live"));
-    core.send(&live, 1000);
+    let _live = core.sender(&Who::named("live"), 1000);
     core.start();
     core.run(3);
-    assert_eq!(core.host_sent(), 1011, "{:?}", core.sent());
+    core.assert_host_sent(1011);
     core.kill();
     drop(kv(&core, 10_000));
     core.start();
     core.run(3);
-    assert_eq!(core.host_sent(), 11_011, "{:?}", core.sent());
+    core.assert_host_sent(11_011);
 }
 
 /// A store of a user that ends at once.
@@ -180,10 +172,7 @@ fn ended(core: &mut Core, uid: u32, name: &str, bytes: u64) {
 
 #[test]
 fn stores_beside_those_of_180_users_count_once() {
-    if !nix::unistd::geteuid().is_root() {
-        note_left_out("only root can change the owner of a file");
-        return;
-    }
+    needs_root();
     let mut core = Core::new("");
     for uid in 100_000..100_180 {
         (0..2).for_each(|_| ended(&mut core, uid, "x", 1));
@@ -191,10 +180,10 @@ fn stores_beside_those_of_180_users_count_once() {
     (0..3).for_each(|_| ended(&mut core, 1001, "kv", 1000));
     let _live = kv(&core, 1000);
     core.run(2);
-    assert_eq!(core.host_sent(), 4360);
+    core.assert_host_sent(4360);
     core.restart();
     core.run(5);
-    assert_eq!(core.host_sent(), 4360, "{:?}", core.sent());
+    core.assert_host_sent(4360);
 }
 
 #[test]
@@ -210,7 +199,7 @@ fn stores_ended_long_before_an_upgrade_stay_counted_with_a_longer_retain() {
     core.run(5);
     core.configure("retain = \"1h\"");
     core.run(5);
-    assert_eq!(core.host_sent(), 101, "{:?}", core.sent());
+    core.assert_host_sent(101);
 }
 
 #[test]
@@ -238,8 +227,8 @@ fn store_that_goes_on_after_it_was_counted_counts_once() {
     drop(next);
     (0..14).for_each(|_| ended(&mut core, uid, "x", 1));
     let all = 1000 + 1 + 170 + 1 + 2 + 14;
-    assert_eq!(core.host_sent(), all);
+    core.assert_host_sent(all);
     core.restart();
     core.run(5);
-    assert_eq!(core.host_sent(), all, "{:?}", core.sent());
+    core.assert_host_sent(all);
 }

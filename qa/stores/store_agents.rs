@@ -8,6 +8,7 @@ use crate::support::kit::store_writer::{StoreWriter, Who};
 use crate::support::kit::values::Values;
 use crate::support::kit::writer::Kind;
 use crate::support::kit::{self, Core};
+use crate::support::needs_root;
 
 /// An application changes its exporter at each step. Each bit of `kills` is a point at which pmdanixl is killed: before the end
 /// of the application, after it, and after its next start.
@@ -71,8 +72,7 @@ fn agents_of_one_name_are_separate_in_any_start_order() {
         .enumerate()
     {
         let stores = order.map(|at| {
-            let store = core.store(&Who::named("kv").rank(ranks[at]));
-            core.send(&store, 1 << (8 * at));
+            let store = core.sender(&Who::named("kv").rank(ranks[at]), 1 << (8 * at));
             if turn != 2 {
                 core.run(1);
             }
@@ -137,10 +137,9 @@ fn ring_that_returns_beside_a_store_counts_nothing_twice() {
         assert!(ring.push(Kind::TxBytes, 1));
         core.run(2);
         drop(ring);
-        let store = core.store(&Who::named("a"));
-        core.send(&store, 10);
+        let store = core.sender(&Who::named("a"), 10);
         core.run(2);
-        assert_eq!(core.host_sent(), 11);
+        core.assert_host_sent(11);
         if remove {
             std::fs::remove_file(core.rings().join("a")).expect("there");
             core.run(3);
@@ -151,7 +150,7 @@ fn ring_that_returns_beside_a_store_counts_nothing_twice() {
         core.send(&store, 1000);
         core.run(3);
         for _ in 0..3 {
-            assert_eq!(core.host_sent(), 1111, "{:?}", core.sent());
+            core.assert_host_sent(1111);
             core.restart();
             core.run(3);
         }
@@ -175,8 +174,7 @@ fn rank_with_special_characters_gives_a_valid_instance_name() {
     let mut stores = Vec::new();
     for rank in std::iter::once(&b""[..]).chain(ranks) {
         let identity = Who::named("kv").rank(std::ffi::OsStr::from_bytes(rank));
-        let store = core.store(&identity);
-        core.send(&store, 1);
+        let store = core.sender(&identity, 1);
         stores.push(store);
     }
     core.run(2);
@@ -198,11 +196,7 @@ fn rank_with_special_characters_gives_a_valid_instance_name() {
 #[test]
 fn waiting_store_is_attached_when_there_is_room() {
     let mut core = Core::new("max_agents = 2\nretain = \"5s\"");
-    let start = |core: &Core, name: &str| {
-        let store = core.store(&Who::named(name));
-        core.send(&store, 1);
-        store
-    };
+    let start = |core: &Core, name: &str| core.sender(&Who::named(name), 1);
     let (one, _two) = (start(&core, "one"), start(&core, "two"));
     core.run(3);
     let _three = start(&core, "three");
@@ -214,37 +208,33 @@ fn waiting_store_is_attached_when_there_is_room() {
     core.restart();
     core.run(20);
     core.assert_sent([("three", 1), ("two", 1)]);
-    assert_eq!(core.host_sent(), 3);
+    core.assert_host_sent(3);
 }
 
 /// A store of the user `uid`. Only root can make one.
-fn of_user(core: &Core, uid: u32, rank: &str) -> StoreWriter {
-    let store = core.store(&Who::named("kv").rank(rank));
+fn of_user(core: &Core, uid: u32) -> StoreWriter {
+    let store = core.store(&Who::named("kv").rank("0"));
     std::os::unix::fs::chown(store.path(), Some(uid), Some(uid)).expect("root may");
     store
 }
 
-fn is_root() -> bool {
-    let is_root = nix::unistd::geteuid().is_root();
-    if !is_root {
-        eprintln!("skipped: only root can make another user's files");
-    }
-    is_root
+/// A daemon that has counted ten bytes of a store of the user 1001, and its end.
+fn after_a_store_of_1001() -> Core {
+    let mut core = Core::new("");
+    let store = of_user(&core, 1001);
+    core.send(&store, 10);
+    core.run(3);
+    drop(store);
+    core.run(3);
+    core
 }
 
 #[test]
 fn store_of_another_user_adds_nothing_to_an_agent() {
-    if !is_root() {
-        return;
-    }
+    needs_root();
     for restart in [false, true] {
-        let mut core = Core::new("");
-        let store = of_user(&core, 1001, "0");
-        core.send(&store, 10);
-        core.run(3);
-        drop(store);
-        core.run(3);
-        let theirs = of_user(&core, 1002, "0");
+        let mut core = after_a_store_of_1001();
+        let theirs = of_user(&core, 1002);
         core.send(&theirs, 100);
         core.run(3);
         if restart {
@@ -255,30 +245,23 @@ fn store_of_another_user_adds_nothing_to_an_agent() {
         // Each agent keeps its own totals, in any order of starts.
         drop(theirs);
         core.run(3);
-        let theirs = of_user(&core, 1002, "0");
+        let theirs = of_user(&core, 1002);
         core.send(&theirs, 1);
         core.run(3);
-        let store = of_user(&core, 1001, "0");
+        let store = of_user(&core, 1001);
         core.send(&store, 2);
         core.run(3);
         core.assert_sent([("kv", 12), ("kv@uid1002", 101)]);
-        assert_eq!(core.host_sent(), 113);
+        core.assert_host_sent(113);
     }
 }
 
 #[test]
 fn foreign_store_end_does_not_affect_other_users() {
-    if !is_root() {
-        return;
-    }
-    let mut core = Core::new("");
-    let store = of_user(&core, 1001, "0");
-    core.send(&store, 10);
-    core.run(3);
-    drop(store);
-    core.run(3);
+    needs_root();
+    let mut core = after_a_store_of_1001();
     // This store ends before pmdanixl finds it.
-    let theirs = of_user(&core, 1002, "0");
+    let theirs = of_user(&core, 1002);
     theirs.count(kit::store_writer::TX_BYTES, 100);
     drop(theirs);
     core.run(3);

@@ -10,22 +10,22 @@ use crate::support::kit::store_writer::{
 };
 use crate::support::measure::Use;
 use crate::support::pdu::Link;
-use crate::support::{Home, PMDANIXL, Pmcd, TX_BYTES, wait_for};
+use crate::support::{Home, Pmcd, TX_BYTES, wait_for};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-fn stores(home: &Home) -> PathBuf {
+/// Directory of stores.
+pub fn stores(home: &Home) -> PathBuf {
     home.path("stores")
 }
 
 /// A home with these settings and with separate directories for rings and stores.
-fn home(settings: &str) -> Home {
+pub fn home(settings: &str) -> Home {
     let home = Home::new();
     fs::create_dir(stores(&home)).expect("made");
     home.set(&format!("multiproc_dir = {:?}\n{settings}", stores(&home)));
@@ -35,20 +35,17 @@ fn home(settings: &str) -> Home {
 /// `nixl.agent.state`.
 const EXITED: u64 = 3;
 
-fn start(home: &Home) -> Link {
-    Link::start(home, Command::new(PMDANIXL)).expect("it starts")
-}
-
-fn store(home: &Home, identity: &Who) -> StoreWriter {
+pub fn store(home: &Home, identity: &Who) -> StoreWriter {
     StoreWriter::create(&stores(home), identity).expect("a store")
 }
 
-fn status(pmcd: &Pmcd) -> BTreeMap<String, String> {
+/// Values of `nixl.agent.status` by instance.
+pub fn status(pmcd: &Pmcd) -> BTreeMap<String, String> {
     let mut shown = pmcd.shown(&["nixl.agent.status"]);
     shown.remove("nixl.agent.status").expect("a metric")
 }
 
-fn wait_for_status(pmcd: &Pmcd, instance: &str, expected: &str) {
+pub fn wait_for_status(pmcd: &Pmcd, instance: &str, expected: &str) {
     wait_for(&format!("{instance} is {expected}"), || {
         (status(pmcd).get(instance)? == expected).then_some(())
     });
@@ -94,7 +91,7 @@ fn killed_daemon_counts_each_value_of_a_store_once() {
         for _ in 0..30 {
             let link = {
                 let _turn = turn.lock().expect("no panic");
-                start(&home)
+                Link::open(&home)
             };
             dice.wait(Duration::from_millis(200));
             kill_process(link.pid());
@@ -104,7 +101,7 @@ fn killed_daemon_counts_each_value_of_a_store_once() {
     });
     let (writer_store, bytes, errors, transfers) = truth;
     let check = |expected: [u64; 5]| {
-        let mut link = start(&home);
+        let mut link = Link::open(&home);
         let mut last = [0; 5];
         for _ in 0..300 {
             let values = link.fetch(&[
@@ -204,7 +201,7 @@ fn stores_of_another_schema_are_counted_but_not_published() {
         (pmcd.values("nixl.agents.unsupported")[""] == sizes.len() as u64).then_some(())
     });
     assert!(status(&pmcd).is_empty());
-    assert!(pmcd.values(TX_BYTES).is_empty());
+    assert!(pmcd.sent().is_empty());
     assert_eq!(
         pmcd.log().matches("rejected: store schema 2").count(),
         sizes.len()
@@ -217,7 +214,7 @@ fn stores_of_another_schema_are_counted_but_not_published() {
 fn short_lived_stores_leave_no_memory_or_records() {
     const WAVE: usize = 25;
     let home = home("retain = \"0s\"\nmax_agents = 32");
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     let (mut sent, mut uses, mut largest) = (0, Vec::new(), 0);
     for wave in 0..12 {
         let all: Vec<StoreWriter> = (0..WAVE)
@@ -228,7 +225,7 @@ fn short_lived_stores_leave_no_memory_or_records() {
             sent += 1 + wave;
         }
         let names = wait_for("all are instances", || {
-            let values = link.values("transfer.tx_bytes").expect("an answer");
+            let values = link.sent();
             let sum: u64 = values.values().sum();
             (values.len() == WAVE && sum == WAVE as u64 * (1 + wave)).then_some(values)
         });
@@ -268,7 +265,7 @@ fn short_lived_stores_leave_no_memory_or_records() {
     });
     assert!(link.end().success());
     // The files that remain are not counted again.
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     thread::sleep(Duration::from_millis(500));
     let host = link.fetch(&["host.transfer.tx_bytes"]).expect("an answer");
     assert_eq!(host[0][&u32::MAX], sent);
@@ -301,7 +298,7 @@ fn store_with_any_agent_name_is_shown() {
     }
     let labels = wait_for("all are instances, with labels", || {
         let labels = pmcd.labels(TX_BYTES);
-        (pmcd.values(TX_BYTES).len() == all.len() && labels.len() == all.len()).then_some(labels)
+        (pmcd.sent().len() == all.len() && labels.len() == all.len()).then_some(labels)
     });
     assert_eq!(labels["plain"]["local_rank"], "0");
     for (instance, labels) in &labels {

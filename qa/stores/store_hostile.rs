@@ -9,9 +9,8 @@ use crate::support::hostile_stores::Hostile;
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};
 use crate::support::measure::{Took, Use, timed};
 use crate::support::pdu::Link;
-use crate::support::{Home, PATIENCE, PMDANIXL, in_memory, wait_for};
+use crate::support::{Home, PATIENCE, TX_BYTES, in_memory, wait_for};
 use std::fs;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +18,6 @@ use std::time::{Duration, Instant};
 /// Limit of the time for an answer.
 const IN_TIME: Duration = Duration::from_millis(10);
 const MEMORY: u64 = 32 << 10;
-const TX_BYTES: &str = "transfer.tx_bytes";
 
 fn setting(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
@@ -34,7 +32,7 @@ struct Healthy {
 }
 
 fn values(link: &mut Link, healthy: &[Healthy]) -> Option<Vec<u64>> {
-    let values = link.values(TX_BYTES).expect("an answer");
+    let values = link.sent();
     let all = healthy.iter().map(|agent| {
         let name = String::from_utf8_lossy(&agent.identity.agent).into_owned();
         values.get(&name).copied()
@@ -85,7 +83,7 @@ fn torment(seed: u64, time: Duration) {
             }
         })
         .collect();
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     wait_for("the healthy agents are instances", || {
         values(&mut link, &healthy)
     });
@@ -157,7 +155,7 @@ fn torment(seed: u64, time: Duration) {
         lines < 150 * minutes && !log.contains(" Error: "),
         "{lines} lines\n{log}"
     );
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     shows_changes(&mut link, &healthy);
     assert!(link.end().success());
 }

@@ -4,7 +4,7 @@
 //! pmcd; qa/stores/store_daemon.rs uses pmcd.
 
 use crate::support::kit::Core;
-use crate::support::kit::store_writer::{self, BACKEND, TX_BYTES, Who, XFER_TIME};
+use crate::support::kit::store_writer::{self, BACKEND, StoreWriter, TX_BYTES, Who, XFER_TIME};
 use crate::support::kit::writer::Kind;
 
 /// The new store comes first in the directory listing when pmdanixl starts again.
@@ -22,12 +22,8 @@ fn store_begun_during_downtime_does_not_replace_a_live_one() {
         core.send(&first, 1);
         drop(second);
         let new: Vec<_> = (0..=order)
-            .map(|_| {
-                // Pid 1 puts the name before the names of the other stores.
-                let store = core.store(&Who::named("kv").pid(1));
-                core.send(&store, 100);
-                store
-            })
+            // Pid 1 puts the name before the names of the other stores.
+            .map(|_| core.sender(&Who::named("kv").pid(1), 100))
             .collect();
         // chmod(2) makes the change time of this file the latest.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -56,10 +52,9 @@ fn store_begun_during_downtime_does_not_replace_a_live_one() {
 fn stores_begun_and_ended_during_downtime_count_once() {
     let mut core = Core::new("");
     let mut sent = 0;
-    for round in 0..4 {
+    for _ in 0..4 {
         // A crash loop of rank 0, while rank 1 lives.
-        let other = core.store(&Who::named("kv").rank("1"));
-        core.send(&other, 1 << 30);
+        let other = core.sender(&Who::named("kv").rank("1"), 1 << 30);
         sent += 1 << 30;
         core.run(2);
         core.kill();
@@ -67,8 +62,7 @@ fn stores_begun_and_ended_during_downtime_count_once() {
             // The order of the stores shows only in the times of their files, which have the resolution of a clock tick.
             std::thread::sleep(std::time::Duration::from_millis(10));
             let identity = Who::named("kv").rank("0").pid(run * 7919 % 1000);
-            let store = core.store(&identity);
-            core.send(&store, 1 << run);
+            let _store = core.sender(&identity, 1 << run);
             sent += 1 << run;
         }
         core.send(&other, 1 << 30);
@@ -76,15 +70,27 @@ fn stores_begun_and_ended_during_downtime_count_once() {
         drop(other);
         core.start();
         core.run(3);
-        assert_eq!(core.host_sent(), sent, "round {round}: {:?}", core.sent());
+        core.assert_host_sent(sent);
         // Nothing removes the files, so each restart finds them again.
         for _ in 0..3 {
             core.restart();
             core.run(3);
-            assert_eq!(core.host_sent(), sent, "round {round}: {:?}", core.sent());
+            core.assert_host_sent(sent);
         }
     }
     assert_eq!(core.sent().len(), 2, "{:?}", core.sent());
+}
+
+/// Asserts that nothing counts again when the daemon reloads these keys of nixl.conf and when it is killed.
+fn assert_stays_counted(core: &mut Core, settings: &str, sent: u64) {
+    for _ in 0..2 {
+        core.configure(settings);
+        core.run(5);
+        core.assert_host_sent(sent);
+        core.restart();
+        core.run(5);
+        core.assert_host_sent(sent);
+    }
 }
 
 /// The processes have no local rank. Each one writes between the first and the last value of the others.
@@ -100,17 +106,9 @@ fn stores_of_processes_that_overlapped_count_once() {
         core.start();
         core.run(3);
         assert_eq!(core.host_sent(), 8, "{order:?}: {:?}", core.sent());
-        let live = core.store(&Who::named("kv"));
-        core.send(&live, 10);
+        let _live = core.sender(&Who::named("kv"), 10);
         core.run(2);
-        for _ in 0..2 {
-            core.configure("retain = \"20m\"");
-            core.run(3);
-            assert_eq!(core.host_sent(), 18, "{order:?}: {:?}", core.sent());
-            core.restart();
-            core.run(3);
-            assert_eq!(core.host_sent(), 18, "{order:?}: {:?}", core.sent());
-        }
+        assert_stays_counted(&mut core, "retain = \"20m\"", 18);
     }
 }
 
@@ -126,43 +124,34 @@ fn store_that_waited_for_room_counts_after_its_process() {
         drop(store);
         core.run(3);
     }
-    assert_eq!(core.host_sent(), 10, "{:?}", core.sent());
+    core.assert_host_sent(10);
 }
 
 #[test]
 fn store_of_a_directory_that_a_restart_adds_counts() {
     let mut core = Core::new("multiproc_dir = []");
     core.run(60);
-    let store = core.store(&Who::named("kv"));
-    core.send(&store, 100);
+    let store = core.sender(&Who::named("kv"), 100);
     drop(store);
     core.run(30);
     core.kill();
     core.set("");
     core.start();
     core.run(5);
-    assert_eq!(core.host_sent(), 100, "{:?}", core.sent());
+    core.assert_host_sent(100);
 }
 
 #[test]
 fn stores_of_forgotten_agents_do_not_count_again() {
     let mut core = Core::new("max_agents = 4");
     for number in 0..40 {
-        let store = core.store(&Who::named(format!("n{number}")));
-        core.send(&store, 1);
+        let store = core.sender(&Who::named(format!("n{number}")), 1);
         core.run(3);
         drop(store);
         core.run(2);
     }
     assert!(core.forgotten.len() > 20, "{:?}", core.forgotten);
-    for _ in 0..2 {
-        core.configure("max_agents = 4");
-        core.run(5);
-        assert_eq!(core.host_sent(), 40, "{:?}", core.sent());
-        core.restart();
-        core.run(5);
-        assert_eq!(core.host_sent(), 40, "{:?}", core.sent());
-    }
+    assert_stays_counted(&mut core, "max_agents = 4", 40);
 }
 
 #[test]
@@ -173,8 +162,7 @@ fn store_ended_before_retain_does_not_count() {
     store.count(TX_BYTES, 1);
     store.flush_at(store_writer::monotonic().saturating_sub(11_000_000_000));
     drop(store);
-    let store = core.store(&Who::named("new"));
-    core.send(&store, 2);
+    let store = core.sender(&Who::named("new"), 2);
     drop(store);
     core.start();
     core.run(3);
@@ -185,14 +173,13 @@ fn store_ended_before_retain_does_not_count() {
     core.restart();
     core.run(3);
     core.assert_sent([]);
-    assert_eq!(core.host_sent(), 2);
+    core.assert_host_sent(2);
 }
 
 #[test]
 fn exited_store_stays_for_retain_without_its_file() {
     let mut core = Core::new("retain = \"40s\"");
-    let store = core.store(&Who::named("a"));
-    core.send(&store, 1);
+    let store = core.sender(&Who::named("a"), 1);
     core.run(3);
     assert_eq!(core.status("a"), "live");
     core.run(61);
@@ -274,26 +261,27 @@ fn store_without_lease_answer_is_live_by_its_last_update() {
     assert_eq!((core.host_sent(), core.attached()), (3, 0));
 }
 
+/// A daemon that was killed after it had counted a byte of one store, with 3,000 other files in its directory.
+fn killed_beside_3000_files(known_pid: u64) -> (Core, StoreWriter) {
+    let mut core = Core::new("");
+    let known = core.sender(&Who::named("kv").pid(known_pid), 1);
+    core.run(2);
+    core.kill();
+    for number in 0..3000 {
+        let path = core.stores().join(format!("nixl.{number}.x"));
+        std::fs::write(path, "none").expect("room");
+    }
+    (core, known)
+}
+
 /// The first listing of a large directory takes many ticks, and its order is arbitrary.
 #[test]
 #[ignore = "depends on budgets of real time"]
 fn new_store_does_not_replace_a_known_one_during_a_scan() {
     for known_pid in [1, 999_999] {
-        let mut core = Core::new("");
-        let known = core.store(&Who::named("kv").pid(known_pid));
-        core.send(&known, 1);
-        core.run(2);
-        core.kill();
-        for number in 0..3000 {
-            let path = core.stores().join(format!("nixl.{number}.x"));
-            std::fs::write(path, "none").expect("room");
-        }
+        let (mut core, _known) = killed_beside_3000_files(known_pid);
         let new: Vec<_> = (0..20)
-            .map(|number| {
-                let store = core.store(&Who::named("kv").pid(100 + number));
-                core.send(&store, 100);
-                store
-            })
+            .map(|number| core.sender(&Who::named("kv").pid(100 + number), 100))
             .collect();
         core.start();
         let mut ticks = 0;
@@ -305,7 +293,7 @@ fn new_store_does_not_replace_a_known_one_during_a_scan() {
             assert!(ticks < 20_000, "{:?}", core.sent());
         }
         assert!(ticks > 5, "{ticks}: the scan took several ticks");
-        assert_eq!(core.host_sent(), 2001);
+        core.assert_host_sent(2001);
         drop(new);
     }
 }
@@ -314,17 +302,8 @@ fn new_store_does_not_replace_a_known_one_during_a_scan() {
 #[test]
 fn live_store_found_after_five_seconds_counts_once() {
     for known_pid in [1, 999_999] {
-        let mut core = Core::new("");
-        let known = core.store(&Who::named("kv").pid(known_pid));
-        core.send(&known, 1);
-        core.run(2);
-        core.kill();
-        for number in 0..3000 {
-            let path = core.stores().join(format!("nixl.{number}.x"));
-            std::fs::write(path, "none").expect("room");
-        }
-        let new = core.store(&Who::named("kv").pid(100));
-        core.send(&new, 100);
+        let (mut core, _known) = killed_beside_3000_files(known_pid);
+        let new = core.sender(&Who::named("kv").pid(100), 100);
         core.start();
         core.advance(std::time::Duration::from_secs(6));
         for _ in 0..20_000 {
@@ -336,7 +315,7 @@ fn live_store_found_after_five_seconds_counts_once() {
         }
         core.run(3);
         assert_eq!(core.sent().get("kv"), Some(&1), "{:?}", core.sent());
-        assert_eq!(core.host_sent(), 101, "{:?}", core.sent());
+        core.assert_host_sent(101);
         drop(new);
     }
 }
@@ -344,19 +323,16 @@ fn live_store_found_after_five_seconds_counts_once() {
 #[test]
 fn store_from_the_future_does_not_stop_later_stores() {
     let mut core = Core::new("");
-    let store = core.store(&Who::named("kv"));
-    core.send(&store, 1);
+    let store = core.sender(&Who::named("kv"), 1);
     store.flush_at(u64::MAX);
     core.run(2);
     drop(store);
     // This store replaces the one before as the store of the agent. The older store is then recognised only by its time.
-    let store = core.store(&Who::named("kv"));
-    core.send(&store, 10);
+    let store = core.sender(&Who::named("kv"), 10);
     core.run(2);
     core.kill();
     drop(store);
-    let store = core.store(&Who::named("kv"));
-    core.send(&store, 100);
+    let store = core.sender(&Who::named("kv"), 100);
     drop(store);
     core.start();
     core.run(3);
@@ -368,8 +344,7 @@ fn store_from_the_future_does_not_stop_later_stores() {
 fn update_time_after_its_values_does_not_count_them_twice() {
     for killed in [false, true] {
         let mut core = Core::new("");
-        let store = core.store(&Who::named("kv"));
-        core.send(&store, 1);
+        let store = core.sender(&Who::named("kv"), 1);
         core.run(2);
         store.count(TX_BYTES, 10);
         core.run(2);
@@ -395,8 +370,7 @@ fn update_time_after_its_values_does_not_count_them_twice() {
 #[test]
 fn last_values_count_without_retain() {
     let mut core = Core::new("retain = \"0s\"");
-    let store = core.store(&Who::named("a"));
-    core.send(&store, 1);
+    let store = core.sender(&Who::named("a"), 1);
     core.run(2);
     core.kill();
     core.send(&store, 2);
@@ -423,13 +397,12 @@ fn directory_removed_and_added_again_counts_nothing_twice() {
     core.send(&ends, 1000);
     drop(ends);
     // Pid 1 puts the name before the names of the other stores.
-    let new = core.store(&Who::named("kv").pid(1));
-    core.send(&new, 10_000);
+    let _new = core.sender(&Who::named("kv").pid(1), 10_000);
     core.run(3);
-    assert_eq!(core.host_sent(), 11);
+    core.assert_host_sent(11);
     core.configure("");
     core.run(5);
-    assert_eq!(core.host_sent(), 11_111, "{:?}", core.sent());
+    core.assert_host_sent(11_111);
     assert!(core.sent().into_keys().eq(names), "{:?}", core.sent());
 }
 
@@ -459,8 +432,7 @@ fn shared_record_of_an_earlier_version_counts_once() {
         let mut core = Core::new("");
         let mut ring = core.ring("a");
         assert!(ring.push(Kind::TxBytes, 1));
-        let store = core.store(&Who::named("a").rank("1"));
-        core.send(&store, 10);
+        let store = core.sender(&Who::named("a").rank("1"), 10);
         core.run(3);
         core.assert_sent([("a", 1), ("a@1", 10)]);
         core.kill_with_one_record(kept, gone);
@@ -470,10 +442,10 @@ fn shared_record_of_an_earlier_version_counts_once() {
         core.send(&store, 1000);
         core.run(3);
         let of_ring = if kept == "a" { 111 } else { 100 };
-        assert_eq!(core.host_sent(), 1111, "{:?}", core.sent());
+        core.assert_host_sent(1111);
         assert_eq!(core.sent()["a"], of_ring);
         core.restart();
         core.run(3);
-        assert_eq!(core.host_sent(), 1111, "{:?}", core.sent());
+        core.assert_host_sent(1111);
     }
 }

@@ -2,47 +2,20 @@
 
 //! Rights for reading stores of several owners, and states of their agents if capabilities or /proc are missing.
 
+use super::store_daemon::{home, store, stores, wait_for_status};
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};
 use crate::support::pdu::Link;
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::{Kind, RingWriter};
 use crate::support::{Home, PMDANIXL, Pmcd, TX_BYTES, wait_for};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-fn stores(home: &Home) -> PathBuf {
-    home.path("stores")
-}
-
-/// A home with these settings and with separate directories for rings and stores.
-fn home(settings: &str) -> Home {
-    let home = Home::new();
-    fs::create_dir(stores(&home)).expect("made");
-    home.set(&format!("multiproc_dir = {:?}\n{settings}", stores(&home)));
-    home
-}
-
-fn store(home: &Home, identity: &Who) -> StoreWriter {
-    StoreWriter::create(&stores(home), identity).expect("a store")
-}
-
 fn ring(home: &Home, name: &str) -> RingWriter {
-    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
-}
-
-fn status(pmcd: &Pmcd) -> BTreeMap<String, String> {
-    let mut shown = pmcd.shown(&["nixl.agent.status"]);
-    shown.remove("nixl.agent.status").expect("a metric")
-}
-
-fn wait_for_status(pmcd: &Pmcd, instance: &str, expected: &str) {
-    wait_for(&format!("{instance} is {expected}"), || {
-        (status(pmcd).get(instance)? == expected).then_some(())
-    });
+    home.new_ring(name, 64)
 }
 
 /// A home with one store, and with `rings` one ring, of each of three users. Each file has one event.
@@ -170,7 +143,7 @@ fn under(program: &str, arguments: &str, settings: &str) -> (Home, Link, StoreWr
     command.args(arguments.split(' ')).arg(PMDANIXL);
     let mut link = Link::start(&home, command).expect("it starts");
     wait_for("the value of the store is there", || {
-        let values = link.values("transfer.tx_bytes").expect("an answer");
+        let values = link.sent();
         (values == BTreeMap::from([("a".into(), 1)])).then_some(())
     });
     (home, link, made)
@@ -221,7 +194,7 @@ fn agent_of_an_invisible_process_is_live_until_it_exits() {
     wait_for("the agent is exited", || {
         (state(&mut link) == Some(EXITED)).then_some(())
     });
-    let values = link.values("transfer.tx_bytes").expect("an answer");
+    let values = link.sent();
     assert_eq!(values["a"], 2);
     assert!(link.end().success());
 }

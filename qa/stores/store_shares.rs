@@ -6,21 +6,12 @@
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{StoreWriter, Who};
 use crate::support::kit::writer::{Kind, RingWriter};
-use crate::support::note_left_out;
+use crate::support::needs_root;
 use std::fs;
 use std::os::unix::fs::chown;
 
 const GREEDY: u32 = 1001;
 const VICTIM: u32 = 1000;
-
-/// True if the test runs as root: it changes the owners of files.
-fn is_root() -> bool {
-    let is_root = nix::unistd::geteuid().is_root();
-    if !is_root {
-        note_left_out("only root can change the owner of a file");
-    }
-    is_root
-}
 
 fn greedy(core: &Core, identity: &Who) -> StoreWriter {
     let store = core.store(identity);
@@ -37,9 +28,7 @@ fn victim(core: &Core, name: &str) -> RingWriter {
 
 #[test]
 fn evicted_live_stores_resume_with_their_totals() {
-    if !is_root() {
-        return;
-    }
+    needs_root();
     for between in ["nothing", "restart", "reload"] {
         let settings = "max_agents = 4\nretain = \"10s\"";
         let mut core = Core::new(settings);
@@ -60,7 +49,7 @@ fn evicted_live_stores_resume_with_their_totals() {
             "{now:?}"
         );
         assert_eq!(now.len(), 4, "not more than max_agents: {now:?}");
-        assert_eq!(core.host_sent(), 4 * 100 + 2);
+        core.assert_host_sent(4 * 100 + 2);
         // Meanwhile the evicted agents continue, and new agents start with their names.
         stores.iter().for_each(|store| core.send(store, 7));
         match between {
@@ -108,9 +97,7 @@ fn evicted_live_stores_resume_with_their_totals() {
 
 #[test]
 fn waiting_store_that_restarts_is_recognised() {
-    if !is_root() {
-        return;
-    }
+    needs_root();
     for (removes, says_more) in [(false, false), (false, true), (true, false)] {
         let mut core = Core::new("max_agents = 4\nretain = \"10s\"");
         let mut stores: Vec<_> = (0..4)
@@ -156,6 +143,6 @@ fn waiting_store_that_restarts_is_recognised() {
             let name = format!("greedy-{number}");
             assert_eq!(now.get(&name), Some(&(1100 + more)), "{now:?}");
         }
-        assert_eq!(core.host_sent(), 4 * 100 + 2 * (1000 + more) + 2);
+        core.assert_host_sent(4 * 100 + 2 * (1000 + more) + 2);
     }
 }

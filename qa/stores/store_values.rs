@@ -14,8 +14,7 @@ const UPDATED: usize = 3;
 #[test]
 fn values_missed_during_a_flush_are_read_at_the_next_drain() {
     let mut core = Core::new("");
-    let store = core.store(&Who::named("a"));
-    core.send(&store, 1);
+    let store = core.sender(&Who::named("a"), 1);
     core.run(300);
     assert_eq!(core.status("a"), "idle");
     store.put(COUNTER, 2);
@@ -28,30 +27,9 @@ fn values_missed_during_a_flush_are_read_at_the_next_drain() {
 }
 
 #[test]
-fn update_time_in_the_future_does_not_affect_later_stores() {
-    let mut core = Core::new("");
-    let invalid = core.store(&Who::named("a"));
-    invalid.put(UPDATED, u64::MAX);
-    core.run(2);
-    drop(invalid);
-    let store = core.store(&Who::named("a"));
-    core.send(&store, 5);
-    core.run(2);
-    drop(store);
-    core.kill();
-    let short = core.store(&Who::named("a"));
-    core.send(&short, 7);
-    drop(short);
-    core.start();
-    core.run(5);
-    assert_eq!(core.host_sent(), 12);
-}
-
-#[test]
 fn truncated_store_that_grows_again_counts_nothing_twice() {
     let mut core = Core::new("");
-    let store = core.store(&Who::named("a"));
-    core.send(&store, 100);
+    let _store = core.sender(&Who::named("a"), 100);
     core.run(2);
     let path = core.text("agent.path", "a").expect("attached");
     let file = std::fs::File::options().write(true).open(path);
@@ -60,7 +38,7 @@ fn truncated_store_that_grows_again_counts_nothing_twice() {
         file.set_len(len).expect("resized");
         core.run(5);
     }
-    assert_eq!(core.host_sent(), 100);
+    core.assert_host_sent(100);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Once;
 use std::time::Instant;
 use tempfile::TempDir;
+use writer::{Layout, RingWriter};
 
 pub mod measure;
 pub mod patience;
@@ -271,6 +272,11 @@ impl Home {
 
     pub fn ring(&self, name: impl AsRef<std::ffi::OsStr>) -> PathBuf {
         self.rings().join(Path::new(name.as_ref()))
+    }
+
+    /// Starts an agent with a ring of so many slots, in place if its file exists.
+    pub fn new_ring(&self, name: impl AsRef<std::ffi::OsStr>, slots: u64) -> RingWriter {
+        RingWriter::create(&self.ring(name), Layout::V4, slots).expect("a ring")
     }
 
     pub fn conf(&self) -> PathBuf {
@@ -550,7 +556,7 @@ impl Pmcd {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), *value))
             .collect();
-        let mut last = self.values(TX_BYTES);
+        let mut last = self.sent();
         let end = Instant::now() + PATIENCE;
         while last != expected {
             assert!(
@@ -558,7 +564,7 @@ impl Pmcd {
                 "{last:?} never became {expected:?}\n{}",
                 self.log()
             );
-            last = self.values(TX_BYTES);
+            last = self.sent();
         }
     }
 
@@ -596,6 +602,11 @@ impl Pmcd {
             values.insert(name.to_owned(), value.trim().parse().expect("a number"));
         }
         values
+    }
+
+    /// Bytes sent by instance.
+    pub fn sent(&self) -> BTreeMap<String, u64> {
+        self.values(TX_BYTES)
     }
 
     /// Whole numbers of all instances, by metric and instance name.

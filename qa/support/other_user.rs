@@ -2,7 +2,7 @@
 
 //! Programs that run as another user, in a directory that all users may write to.
 
-use super::writer::{Kind, Layout, RingWriter};
+use super::writer::{Kind, RingWriter};
 use super::{Home, example, needs_root};
 use std::fs;
 use std::io::Read;
@@ -29,7 +29,7 @@ pub fn open_to_all(path: &Path, mode: u32) {
 
 /// Makes a ring of a user, with one event of 1 byte.
 pub fn ring(home: &Home, uid: u32, name: &str) -> RingWriter {
-    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring(name, 64);
     chown(home.ring(name), Some(uid), None).expect("root may");
     assert!(ring.push(Kind::TxBytes, 1));
     ring

@@ -97,6 +97,11 @@ impl Figures {
 }
 
 impl Link {
+    /// Starts the daemon of a home, and does the handshake of pmcd.
+    pub fn open(home: &Home) -> Self {
+        Self::start(home, Command::new(super::PMDANIXL)).expect("it starts")
+    }
+
     /// Starts a program as the daemon of a home, and does the handshake of pmcd.
     ///
     /// # Errors
@@ -146,8 +151,7 @@ impl Link {
         self.child.id()
     }
 
-    /// Fetches metrics, named without `nixl.`. Returns the values of each by instance id, with `u32::MAX` for a metric without
-    /// instances.
+    /// Fetches metrics. Returns the values of each by instance id, with `u32::MAX` for a metric without instances.
     ///
     /// # Errors
     /// If there is no valid answer.
@@ -198,7 +202,7 @@ impl Link {
         Ok(values)
     }
 
-    /// Requests the descriptor of a metric, named without `nixl.`, as tools do before a pmStore request.
+    /// Requests the descriptor of a metric, as tools do before a pmStore request.
     ///
     /// # Errors
     /// As [`Link::fetch`].
@@ -222,7 +226,7 @@ impl Link {
         self.request(ATTRIBUTE, &words)
     }
 
-    /// Sends one pmStore request for metrics, named without `nixl.`.
+    /// Sends one pmStore request for metrics.
     ///
     /// # Errors
     /// The status of PCP if the request is rejected: `status -12345`.
@@ -313,6 +317,11 @@ impl Link {
             (name, value)
         });
         Ok(named.collect())
+    }
+
+    /// Bytes sent by instance.
+    pub fn sent(&mut self) -> BTreeMap<String, u64> {
+        self.values(super::TX_BYTES).expect("an answer")
     }
 
     /// Values of a metric of type text by instance name.
@@ -441,7 +450,9 @@ fn odd(what: &str, place: usize) -> io::Error {
     io::Error::other(format!("{what} at {place}"))
 }
 
+/// Metric by its name, with or without `nixl.`.
 fn metric(name: &str) -> &'static Metric {
+    let name = name.strip_prefix("nixl.").unwrap_or(name);
     let metric = METRICS.iter().find(|metric| metric.name == name);
     metric.unwrap_or_else(|| panic!("no metric {name}"))
 }

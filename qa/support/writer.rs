@@ -16,8 +16,7 @@ use memmap2::{MmapOptions, MmapRaw};
 
 #[path = "wire.rs"] // wherever this file is a module of
 mod wire;
-use wire::Header;
-pub use wire::{Kind, Layout};
+pub use wire::{Header, Kind, Layout};
 
 /// Ring of one agent, mapped for writing. Dropping it leaves the file, as NIXL does.
 ///

@@ -13,7 +13,7 @@ mod made_up;
 use crate::support::pmproxy::Pmproxy;
 use crate::support::sample::Sample;
 use crate::support::share::{files_in, is_metric, names_in, text_of};
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::Kind;
 use crate::support::{self, Home, Pmcd, example, leave_out, project, run, wait_for};
 use chromium::Chromium;
 use std::os::unix::process::CommandExt;
@@ -58,16 +58,16 @@ fn page_shows_the_values_of_pminfo() {
     let pmcd = Pmcd::start(&home);
     let proxy = Pmproxy::start(&home, &pmcd);
 
-    let mut known = RingWriter::create(&home.ring("known"), Layout::V4, 256).expect("a ring");
+    let mut known = home.new_ring("known", 256);
     for _ in 0..30 {
         known.push_transfer(false, 1 << 30, 700, 20);
     }
     for _ in 0..7 {
         known.push(Kind::Backend, 1);
     }
-    let mut full = RingWriter::create(&home.ring("full"), Layout::V4, 16).expect("a ring");
+    let mut full = home.new_ring("full", 16);
     while full.push(Kind::EventsDropped, 3) {}
-    let _hostile = RingWriter::create(&home.ring(HOSTILE), Layout::V4, 16).expect("a ring");
+    let _hostile = home.new_ring(HOSTILE, 16);
     let mut steady = Command::new(example("producer"));
     steady.arg0("VLLM::Worker_TP7").env("LOCAL_RANK", "7");
     let options = "--rate 200 --size 50000 --read-every 2";
@@ -191,7 +191,7 @@ fn page_shows_errors_and_recovers() {
     let home = Home::new();
     let mut pmcd = Pmcd::start(&home);
     let proxy = Pmproxy::start(&home, &pmcd);
-    let mut agent = RingWriter::create(&home.ring("agent"), Layout::V4, 256).expect("a ring");
+    let mut agent = home.new_ring("agent", 256);
     for _ in 0..30 {
         agent.push_transfer(false, 1 << 40, 700, 20);
     }

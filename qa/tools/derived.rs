@@ -4,8 +4,8 @@
 
 use crate::support::share::archive;
 use crate::support::show::Shown;
-use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Home, Pmcd, TX_BYTES, golden, project, run, wait_for};
+use crate::support::writer::{Kind, RingWriter};
+use crate::support::{Home, Pmcd, golden, project, run, wait_for};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -27,10 +27,8 @@ fn pmcd(home: &Home) -> Pmcd {
 }
 
 fn ring(home: &Home, pmcd: &Pmcd) -> RingWriter {
-    let ring = RingWriter::create(&home.ring(AGENT), Layout::V4, SLOTS).expect("a ring");
-    wait_for("the agent is found", || {
-        pmcd.values(TX_BYTES).get(AGENT).copied()
-    });
+    let ring = home.new_ring(AGENT, SLOTS);
+    wait_for("the agent is found", || pmcd.sent().get(AGENT).copied());
     ring
 }
 

@@ -8,7 +8,6 @@ mod prometheus;
 use crate::support::pmproxy::{Local, Pmproxy};
 use crate::support::sample::Sample;
 use crate::support::share::{Logger, is_metric, names_in, text_of};
-use crate::support::writer::{Layout, RingWriter};
 use crate::support::{Home, Pmcd, example, project, run, soon, wait_for};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -233,7 +232,7 @@ fn scraped(proxy: &Pmproxy, metric: &str, name: &str) -> Option<Vec<(String, Str
 fn scraped_bounds_of_buckets_are_numbers_of_openmetrics() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    let mut ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("worker", 64);
     ring.push_transfer(true, 4096, 30, 5);
     let proxy = Pmproxy::start(&home, &pmcd);
     for (metric, label, larger) in [("bucket", "le", "1"), ("buckets", "upper_bound", "0")] {

@@ -7,7 +7,7 @@ use super::pcp_nixl::pcp;
 use crate::support::rule::pmieconf;
 use crate::support::share::DERIVED;
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Home, Pmcd, TX_BYTES, output, project, run, text, wait_for};
+use crate::support::{Home, Pmcd, output, project, run, text, wait_for};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
@@ -84,7 +84,7 @@ fn raw_names() -> BTreeSet<String> {
 
 /// Instance names that pminfo shows.
 fn instances(pmcd: &Pmcd) -> BTreeSet<String> {
-    pmcd.values(TX_BYTES).into_keys().collect()
+    pmcd.sent().into_keys().collect()
 }
 
 /// A pmie that is ended when it is dropped.

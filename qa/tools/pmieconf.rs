@@ -7,8 +7,8 @@ mod peers;
 
 use crate::support::rule::{RULES, Rule, pmieconf};
 use crate::support::share::{Logger, files_in, is_metric, names_in, text_of};
-use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Home, Pmcd, TX_BYTES, run, wait_for};
+use crate::support::writer::Kind;
+use crate::support::{Home, Pmcd, run, wait_for};
 use std::os::unix::fs::FileExt;
 
 #[test]
@@ -220,10 +220,10 @@ fn missing_directory_is_reported_after_three_samples() {
 fn rules_fire_on_a_pmlogger_archive_with_problems() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    let mut ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
-    let future = RingWriter::create(&home.ring("future"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("worker", 64);
+    let future = home.new_ring("future", 64);
     wait_for("both files are counted", || {
-        (pmcd.values(TX_BYTES).len() == 2).then_some(())
+        (pmcd.sent().len() == 2).then_some(())
     });
     let path = home.path("archive");
     let pmlogger = Logger::start(&pmcd, &path);
@@ -234,7 +234,7 @@ fn rules_fire_on_a_pmlogger_archive_with_problems() {
     assert!(ring.push(Kind::Backend, 1));
     drop(future);
     std::fs::remove_file(home.ring("future")).expect("removed");
-    let later = RingWriter::create(&home.ring("future"), Layout::V4, 64).expect("a ring");
+    let later = home.new_ring("future", 64);
     let file = std::fs::File::options()
         .write(true)
         .open(home.ring("future"));

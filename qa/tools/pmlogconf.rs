@@ -3,8 +3,8 @@
 //! The groups of share/pmlogconf: the result of PCP's own pmlogconf, and what pmlogger then writes.
 
 use crate::support::share::{DERIVED, files_in, link, names_in, text_of};
-use crate::support::writer::{Layout, RingWriter};
-use crate::support::{Home, Pmcd, TX_BYTES, output, pcp, project, run, text, wait_for};
+use crate::support::writer::RingWriter;
+use crate::support::{Home, Pmcd, output, pcp, project, run, text, wait_for};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,11 +22,9 @@ const LEFT_OUT: [&str; 4] = [
 fn pmcd(home: &Home) -> (Pmcd, RingWriter) {
     let pmcd = Pmcd::start(home);
     link(GROUPS, &pmcd.path("var/config/pmlogconf/nixl"));
-    let mut ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
+    let mut ring = home.new_ring("worker", 64);
     assert_eq!(ring.push_transfer(false, 4096, 100, 10), 4);
-    wait_for("the agent is found", || {
-        pmcd.values(TX_BYTES).get("worker").copied()
-    });
+    wait_for("the agent is found", || pmcd.sent().get("worker").copied());
     (pmcd, ring)
 }
 

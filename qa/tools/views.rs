@@ -3,7 +3,6 @@
 //! PCP's own viewers: the views of share/pmrep, the plugins of share/dstat, and the meters of share/htop.
 
 use crate::support::share::{archive, is_metric, link, names_in, text_of, tool};
-use crate::support::writer::{Layout, RingWriter};
 use crate::support::{Home, Pmcd, golden, output, project, run, text, wait_for};
 use pmdanixl::event::EventType;
 use pmdanixl::metrics::{METRICS, ValueSource};
@@ -168,7 +167,7 @@ fn htop(pmcd: &Pmcd, user: &Path, seconds: u32) -> String {
 fn htop_shows_both_meters() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    let _ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
+    let _ring = home.new_ring("worker", 64);
     wait_for("the agent is found", || {
         (pmcd.values("nixl.agents.live").get("") == Some(&1)).then_some(())
     });

@@ -42,11 +42,7 @@ mod tests {
     use crate::config::DirectoryPattern;
 
     fn directory(path: &str) -> Vec<DirectoryPattern> {
-        vec![DirectoryPattern {
-            path: path.into(),
-            label: None,
-            literal: !path.contains('*'),
-        }]
+        vec![DirectoryPattern::of(path)]
     }
 
     #[test]

@@ -96,11 +96,9 @@ mod tests {
         // The reserve is smaller if the limit is.
         assert_eq!(of(64, &config), (64 - 32 - 2, 0));
         assert_eq!(of(200, &config), (200 - 50 - 2, 0));
-        config.telemetry_dir.push(DirectoryPattern {
-            path: "/srv/*/nixl".into(),
-            label: None,
-            literal: false,
-        });
+        config
+            .telemetry_dir
+            .push(DirectoryPattern::of("/srv/*/nixl"));
         assert_eq!(of(1 << 20, &config), (4096, 1024));
         assert_eq!(of(1024, &config), (1024 - 64 - 2 - 480, 240));
         assert_eq!(of(10, &config), (1, 0));

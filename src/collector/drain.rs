@@ -106,6 +106,7 @@ mod tests {
     use crate::config::{Config, DirectoryPattern};
     use crate::event::EventType;
     use crate::journal::Journal;
+    use crate::ring::tests::bytes_of_ring;
     use std::fs::{self, File};
     use std::os::unix::fs::{FileExt, MetadataExt};
     use std::path::Path;
@@ -126,23 +127,13 @@ mod tests {
         File::options().write(true).open(path).expect("there")
     }
 
-    /// A ring of two slots, v4, with so many bytes sent in its first.
-    fn ring(bytes: u64) -> Vec<u8> {
-        let words = [1, 0, (4 << 32) | 4, 2, 1, 0, bytes, 0, 0_u64];
-        words.iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-
     /// The agents in a directory with these rings of 5 bytes sent.
     fn agents_of(dir: &Path, names: &[&str]) -> Collector {
         for name in names {
-            fs::write(dir.join(name), ring(5)).expect("written");
+            fs::write(dir.join(name), bytes_of_ring(2, &[5])).expect("written");
         }
         Collector::new(&Config {
-            telemetry_dir: vec![DirectoryPattern {
-                path: dir.to_str().expect("UTF-8").into(),
-                label: None,
-                literal: true,
-            }],
+            telemetry_dir: vec![DirectoryPattern::of(dir)],
             proc_facts: false,
             ..Config::default()
         })
@@ -164,7 +155,7 @@ mod tests {
         let path = dirs[0].path().join("bad");
         let first = open(&path);
         fs::remove_file(&path).expect("there");
-        fs::write(&path, ring(5)).expect("written");
+        fs::write(&path, bytes_of_ring(2, &[5])).expect("written");
         let later = now + Duration::from_secs(60);
         agents.scan(later, long);
         agents.drain(None, later, long);
@@ -229,7 +220,7 @@ mod tests {
         assert_eq!(all(&agents), [Some(5), Some(0), Some(5)]);
         assert_eq!(agents.counts().rejected, 1);
         fs::remove_file(dir.path().join("bad")).expect("there");
-        fs::write(dir.path().join("bad"), ring(7)).expect("written");
+        fs::write(dir.path().join("bad"), bytes_of_ring(2, &[7])).expect("written");
         for _ in 0..5 {
             now += Duration::from_secs(10);
             agents.scan(now, long);

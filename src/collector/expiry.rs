@@ -67,26 +67,21 @@ mod tests {
     use crate::base::clock::Now;
     use crate::config::{Config, DirectoryPattern};
     use crate::event::EventType;
+    use crate::ring::tests::bytes_of_ring;
     use std::fs;
     use std::path::Path;
 
     const LONG: Duration = Duration::from_secs(3600);
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A ring of two slots, v4, with so many bytes sent in its first.
+    /// Makes a ring with so many bytes sent.
     fn ring(path: &Path, bytes: u64) {
-        let words = [1, 0, (4 << 32) | 4, 2, 1, 0, bytes, 0, 0_u64];
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        fs::write(path, bytes).expect("written");
+        fs::write(path, bytes_of_ring(2, &[bytes])).expect("written");
     }
 
     fn agents(dir: &Path, remember: Duration, max_agents: usize) -> Collector {
         let mut agents = Collector::new(&Config {
-            telemetry_dir: vec![DirectoryPattern {
-                path: dir.to_str().expect("UTF-8").into(),
-                label: None,
-                literal: true,
-            }],
+            telemetry_dir: vec![DirectoryPattern::of(dir)],
             proc_facts: false,
             retain: Duration::ZERO,
             remember,

@@ -10,6 +10,7 @@ use crate::log;
 use crate::procfs::facts::Facts;
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::ProcessScan;
+use crate::ring::tests::bytes_of_ring;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::fstat;
 use nix::unistd::geteuid;
@@ -26,15 +27,9 @@ const LONG: Duration = Duration::from_secs(3600);
 /// Makes a v4 ring of four slots with one event. No process has it open. Returns a collector that scans its directory.
 fn agent(observe: bool) -> (tempfile::TempDir, Collector, Instant) {
     let dir = tempfile::tempdir().expect("a directory");
-    let words = [1, 0, (4 << 32) | 4, 4, 3, 0, 5, 0, 0, 0, 0, 0, 0_u64];
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    fs::write(dir.path().join("a"), bytes).expect("written");
+    fs::write(dir.path().join("a"), bytes_of_ring(4, &[5])).expect("written");
     let agents = Collector::new(&Config {
-        telemetry_dir: vec![DirectoryPattern {
-            path: dir.path().to_str().expect("UTF-8").into(),
-            label: None,
-            literal: true,
-        }],
+        telemetry_dir: vec![DirectoryPattern::of(dir.path())],
         proc_facts: false,
         retain: RETAIN,
         observe,
@@ -113,9 +108,7 @@ fn withdrawn_agent_without_a_file_is_skipped() {
     }
     assert!(agents.agents.poll(0).is_idle(now + LONG / 2));
     // Its file is there again, with what it was.
-    let words = [1, 0, (4 << 32) | 4, 4, 3, 0, 5, 0, 0, 0, 0, 0, 0_u64];
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    fs::write(dir.path().join("a"), bytes).expect("written");
+    fs::write(dir.path().join("a"), bytes_of_ring(4, &[5])).expect("written");
     while agents
         .iter()
         .all(|agent| agent.entry.lifecycle.is_dormant())
@@ -207,11 +200,7 @@ fn unchanged_store_is_skipped() {
     fs::write(&path, crate::store::format::tests::store("a", "0", &[1.0])).expect("written");
     let mut agents = Collector::new(&Config {
         telemetry_dir: Vec::new(),
-        multiproc_dir: vec![DirectoryPattern {
-            path: dir.path().to_str().expect("UTF-8").into(),
-            label: None,
-            literal: true,
-        }],
+        multiproc_dir: vec![DirectoryPattern::of(dir.path())],
         proc_facts: false,
         ..Config::default()
     });

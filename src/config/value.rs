@@ -147,8 +147,10 @@ pub(super) fn directory(
     if path.contains('\0') {
         return Err(format!("{path:?} contains a NUL byte"));
     }
-    let literal = literal || !path.contains(['*', '?', '[']);
-    if !literal {
+    // `/a//b/` becomes `/a/b`, like the paths that patterns give.
+    let mut pattern = DirectoryPattern::of(Path::new(path).components().collect::<PathBuf>());
+    pattern.literal |= literal;
+    if !pattern.literal {
         if path.contains("**") {
             return Err(format!(
                 "{path:?} contains **, which is not supported; write /*/ for each level"
@@ -172,13 +174,8 @@ pub(super) fn directory(
             ));
         }
     }
-    // `/a//b/` becomes `/a/b`, like the paths that patterns give.
-    let path: PathBuf = Path::new(path).components().collect();
-    Ok(DirectoryPattern {
-        path: path.display().to_string(),
-        label,
-        literal,
-    })
+    pattern.label = label;
+    Ok(pattern)
 }
 
 /// Reads the absolute path of a directory.

@@ -141,15 +141,6 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    fn pattern(path: String) -> DirectoryPattern {
-        let literal = !has_wildcard(OsStr::new(&path));
-        DirectoryPattern {
-            path,
-            label: None,
-            literal,
-        }
-    }
-
     fn rings(patterns: &[DirectoryPattern]) -> Vec<Directory> {
         expand(patterns, &[])
     }
@@ -165,7 +156,7 @@ mod tests {
     }
 
     fn expanded(path: String) -> Vec<PathBuf> {
-        rings(&[pattern(path)])
+        rings(&[DirectoryPattern::of(path)])
             .into_iter()
             .map(|directory| directory.path)
             .collect()
@@ -199,8 +190,8 @@ mod tests {
         assert_eq!(expanded(format!("{root}/later")), [at("later")]);
         assert_eq!(
             rings(&[
-                pattern(format!("{root}/pod-1")),
-                pattern(format!("{root}/*-1"))
+                DirectoryPattern::of(format!("{root}/pod-1")),
+                DirectoryPattern::of(format!("{root}/*-1"))
             ])
             .len(),
             1
@@ -209,7 +200,7 @@ mod tests {
 
     #[test]
     fn directory_for_rings_and_stores_is_returned_once() {
-        let place = |path: &str| pattern(path.into());
+        let place = |path: &str| DirectoryPattern::of(path);
         let found = expand(
             &[place("/both"), place("/rings")],
             &[place("/stores"), place("/both")],
@@ -239,7 +230,10 @@ mod tests {
         let all = expanded(format!("{}/pod-?*", dir.path().display()));
         let expected = [names[1], names[0]].map(|name| dir.path().join(OsStr::from_bytes(name)));
         assert_eq!(all, expected);
-        let patterns = [pattern(format!("{}/pod-?", dir.path().display()))];
+        let patterns = [DirectoryPattern::of(format!(
+            "{}/pod-?",
+            dir.path().display()
+        ))];
         assert!(is_configured(&patterns, &expected[1]));
         assert!(!is_configured(&patterns, &expected[0]));
     }
@@ -259,7 +253,7 @@ mod tests {
         );
         assert_eq!(expanded(format!("{root}/real/*/*")), [at("real/pod/nixl")]);
         // A link that replaces a directory after the match.
-        let found = rings(&[pattern(format!("{root}/real/*/nixl"))]);
+        let found = rings(&[DirectoryPattern::of(format!("{root}/real/*/nixl"))]);
         assert!(found[0].open().is_ok());
         fs::rename(at("real/pod"), at("real/gone")).expect("there");
         symlink("gone", at("real/pod")).expect("made");
@@ -268,7 +262,10 @@ mod tests {
 
     #[test]
     fn missing_directory_is_recognised_as_configured() {
-        let patterns = [pattern("/a/pod-*/nixl".into()), pattern("/b".into())];
+        let patterns = [
+            DirectoryPattern::of("/a/pod-*/nixl"),
+            DirectoryPattern::of("/b"),
+        ];
         for (path, expected) in [
             ("/a/pod-1/nixl", true),
             ("/b", true),

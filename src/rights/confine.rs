@@ -134,20 +134,14 @@ mod tests {
     #[test]
     fn a_pattern_reaches_from_its_first_wildcard_and_a_missing_directory_from_above_it() {
         let dir = tempfile::tempdir().expect("a directory");
-        let at = |path: &str, literal| {
-            reach(&DirectoryPattern {
-                path: dir.path().join(path).to_str().expect("UTF-8").into(),
-                label: None,
-                literal,
-            })
-        };
+        let at = |path: &str| reach(&DirectoryPattern::of(dir.path().join(path)));
         std::fs::create_dir_all(dir.path().join("pods/a")).expect("made");
         let there = |path: &str| Some(dir.path().join(path));
-        assert_eq!(at("pods/*/nixl", false), there("pods"));
-        assert_eq!(at("pods/a", true), there("pods/a"));
-        assert_eq!(at("pods/b", true), there("pods"));
-        assert_eq!(at("pods/b/nixl", true), None);
-        assert_eq!(at("/no-such-directory", true), None, "not all of /");
-        assert_eq!(at("/*/nixl", false), None, "not all of /");
+        assert_eq!(at("pods/*/nixl"), there("pods"));
+        assert_eq!(at("pods/a"), there("pods/a"));
+        assert_eq!(at("pods/b"), there("pods"));
+        assert_eq!(at("pods/b/nixl"), None);
+        assert_eq!(at("/no-such-directory"), None, "not all of /");
+        assert_eq!(at("/*/nixl"), None, "not all of /");
     }
 }

@@ -8,6 +8,16 @@ use std::os::unix::fs::FileExt;
 /// The header of all releases.
 const HEADER: HeaderLayout = HeaderLayout::PACKED;
 
+/// Bytes of a v4 ring whose first slots have events with these bytes sent.
+pub(crate) fn bytes_of_ring(capacity: u64, sent: &[u64]) -> Vec<u8> {
+    let mut words = vec![sent.len() as u64, 0, (4 << 32) | 4, capacity, capacity - 1];
+    words.extend(sent.iter().flat_map(|&value| [0, value]));
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let len = Layout::V4.file_len(capacity).expect("small");
+    bytes.resize(usize::try_from(len).expect("small"), 0);
+    bytes
+}
+
 /// A mapped v4 ring of 8 slots in its own file, and the file for writing with pwrite(2).
 fn ring() -> (File, Ring) {
     ring_of(8)
@@ -17,7 +27,7 @@ fn copy(file: &File) -> File {
     file.try_clone().expect("a descriptor")
 }
 
-fn ring_of(capacity: u64) -> (File, Ring) {
+pub(crate) fn ring_of(capacity: u64) -> (File, Ring) {
     let file = tempfile::tempfile().expect("a temporary file");
     let header = Header {
         header_layout: HeaderLayout::PACKED,
@@ -56,7 +66,7 @@ fn tail_hash(ring: &Ring, pos: u64) -> u64 {
     ring.read(|ring| ring.tail_hash(pos)).expect("whole")
 }
 
-fn put(file: &File, word: usize, value: u64) {
+pub(crate) fn put(file: &File, word: usize, value: u64) {
     file.write_all_at(&value.to_le_bytes(), 8 * word as u64)
         .expect("written");
 }

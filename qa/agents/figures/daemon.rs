@@ -6,9 +6,8 @@ use super::{assert_near, figures, histograms, stream};
 use crate::support::kill::kill_process;
 use crate::support::pdu::Link;
 use crate::support::writer::{Layout, RingWriter};
-use crate::support::{Home, PMDANIXL, wait_for};
+use crate::support::{Home, wait_for};
 use serde_json::json;
-use std::process::Command;
 
 /// Metrics with exactly equal values, and their keys in the output of qa/figures.py.
 const EXACT: [(&str, &str); 23] = [
@@ -65,7 +64,7 @@ fn through_the_daemon(version: &str, layout: Layout) {
     home.set("");
     // The ring is never full: a lost event would leave an unpaired half.
     let mut ring = RingWriter::create(&home.ring("agent"), layout, 8192).expect("a ring");
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     for &(kind, value) in &events {
         let kind = u32::try_from(kind).expect("small");
         assert!(ring.push_raw(kind, value), "the ring has room for all");
@@ -114,8 +113,8 @@ fn repeatedly_killed_daemon_matches_all_but_percentiles() {
     let expected = figures(&events);
     let home = Home::new();
     home.set("");
-    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 8192).expect("a ring");
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut ring = home.new_ring("agent", 8192);
+    let mut link = Link::open(&home);
     // The restarts are also between the events of a transfer.
     let part = events.len() / 6 + 1;
     let mut count = 0;
@@ -128,7 +127,7 @@ fn repeatedly_killed_daemon_matches_all_but_percentiles() {
             (actual(&mut link, &["ring.events"])[0].iter().sum::<u64>() == count).then_some(())
         });
         kill_process(link.pid());
-        link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+        link = Link::open(&home);
     }
     for (name, place) in EXACT {
         let exact = expected.pointer(place).expect(place);

@@ -6,6 +6,7 @@
 
 pub mod cache_file;
 pub mod config;
+mod daemon;
 pub mod facts;
 pub mod maps;
 pub mod name;
@@ -16,11 +17,11 @@ pub mod ring;
 pub mod state;
 pub mod store;
 
-#[path = "../../support/wire.rs"]
+#[path = "../../support/writer.rs"]
 #[allow(dead_code, clippy::duplicate_mod)] // a part of it is used here; the test kit has it, too
-mod wire;
+mod writer;
 
-use wire::Layout;
+use writer::Layout;
 
 /// An input that is consumed from its front. After its end, it has zeros.
 pub struct Input<'a>(pub &'a [u8]);

@@ -3,7 +3,7 @@
 //! A ring file: its header is checked, it is mapped, and what is taken from it is compared with what stands in the file, which
 //! changes between the steps.
 
-use super::wire::{Header as Places, Kind, Layout};
+use super::writer::{Header as Places, Kind, Layout};
 use super::{Input, assert_one_line, layout_of_number};
 use pmdanixl::error::RingFault;
 use pmdanixl::event::{Event, EventType, Events, Totals};

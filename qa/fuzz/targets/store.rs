@@ -3,11 +3,11 @@
 //! Fuzz target: a file of NIXL's `prometheus_mp`. It is a store or it is rejected. Changes of a store between reads are followed by
 //! the totals, or ignored.
 
-use super::state::take;
+use super::daemon::{Home, SECOND, pass};
 use super::{Input, assert_instance_name, assert_one_line};
 use pmdanixl::base::file;
 use pmdanixl::collector::Collector;
-use pmdanixl::config::{Config, DirectoryPattern};
+use pmdanixl::config::Config;
 use pmdanixl::discovery::store;
 use pmdanixl::event::EventType;
 use pmdanixl::shm::guard_against_sigbus;
@@ -16,9 +16,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-const SECOND: Duration = Duration::from_secs(1);
 const NAME: &str = "nixl.4242.1795272511722547987.0.mmap";
 const LEN: usize = 6800;
 /// Bytes of a step: the action, a word, and a value.
@@ -51,7 +50,7 @@ pub fn run(input: &[u8]) {
         assert_eq!(is_good, (1..=32).contains(&(shape % 34)));
     }
     let mut writer = Some(world.open());
-    let mut agents = world.start();
+    let mut agents = world.home.start();
     let (mut now, mut follows) = (Instant::now(), is_good);
     let mut total = is_good
         .then(|| bytes[8 * COUNTERS..][..168].to_vec())
@@ -59,8 +58,7 @@ pub fn run(input: &[u8]) {
     let mut before = total.clone();
     loop {
         now += SECOND;
-        agents.scan(now, SECOND);
-        agents.drain(None, now, SECOND);
+        pass(&mut agents, now);
         assert_usable(&agents);
         if follows {
             let agent = agents.iter().next().expect("a good store has an agent");
@@ -100,7 +98,7 @@ pub fn run(input: &[u8]) {
             }
             5 => {
                 drop(agents);
-                agents = world.start();
+                agents = world.home.start();
             }
             6 => {
                 follows = false;
@@ -113,18 +111,7 @@ pub fn run(input: &[u8]) {
         // Writes after the end of the writer are not counted.
         follows &= writer.is_some();
     }
-    // After another restart, all values are equal.
-    let all = |agents: &Collector| {
-        let mut all: Vec<_> = agents
-            .iter()
-            .map(|agent| (agent.name.clone(), agent.entry.stats.clone()))
-            .collect();
-        all.sort_by(|one, other| one.0.instance.cmp(&other.0.instance));
-        all
-    };
-    let before = all(&agents);
-    drop(agents);
-    assert_eq!(all(&world.start()), before);
+    world.home.assert_kept_by_a_restart(agents);
 }
 
 /// Asserts that PCP can use all names and values of the agents.
@@ -196,33 +183,18 @@ fn is_store(bytes: &[u8]) -> bool {
 }
 
 struct World {
-    dir: tempfile::TempDir,
-    config: Config,
+    home: Home,
 }
 
 impl World {
     fn new(bytes: &[u8]) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let stores = dir.path().join("stores");
-        fs::create_dir(&stores).expect("made");
-        let config = Config {
-            telemetry_dir: Vec::new(),
-            multiproc_dir: vec![DirectoryPattern {
-                path: stores.to_str().expect("UTF-8").into(),
-                label: None,
-                literal: true,
-            }],
-            // A process scan takes long.
-            proc_facts: false,
-            ..Config::default()
-        };
-        let world = Self { dir, config };
+        let world = Self { home: Home::new() };
         fs::write(world.path(), bytes).expect("room");
         world
     }
 
     fn path(&self) -> PathBuf {
-        self.dir.path().join("stores").join(NAME)
+        self.home.path("stores").join(NAME)
     }
 
     /// Opens the file for writing. The daemon then sees a live agent.
@@ -233,9 +205,7 @@ impl World {
 
     /// True if the daemon accepts the file as a store. Asserts that this is right.
     fn check(&self, bytes: &[u8]) -> bool {
-        let directory: OwnedFd = File::open(self.dir.path().join("stores"))
-            .expect("there")
-            .into();
+        let directory: OwnedFd = File::open(self.home.path("stores")).expect("there").into();
         let name = OsStr::new(NAME);
         let facts = file::facts(&directory, name).expect("there");
         let opened = store::open(&directory, name, &facts, &Config::default());
@@ -247,13 +217,6 @@ impl World {
     }
 
     /// Starts the daemon.
-    fn start(&self) -> Collector {
-        let (journal, found) = take(&self.dir.path().join("nixl/state"));
-        let mut agents = Collector::new(&self.config);
-        agents.restore(journal, found.records);
-        agents
-    }
-
     fn put(&self, word: usize, value: u64) {
         let file = self.open();
         if file.metadata().expect("open").len() >= 8 * (word as u64 + 1) {

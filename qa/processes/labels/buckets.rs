@@ -17,7 +17,7 @@ fn buckets_have_the_labels_of_their_agent_and_bounds() {
         .map(|name| Sample::start_as(worker(example("producer"), 1), &home.rings(), name, A_FEW));
     let all = [("one".to_owned(), 90_000), ("two".to_owned(), 90_000)];
     wait_for("both agents are counted", || {
-        (pmcd.values(TX_BYTES) == BTreeMap::from(all.clone())).then_some(())
+        (pmcd.sent() == BTreeMap::from(all.clone())).then_some(())
     });
     for (metric, buckets, lowest, highest) in [
         ("nixl.latency.xfer_time.buckets", 19, "10", "10000000"),
@@ -73,7 +73,7 @@ fn prometheus_scrape_has_labels_and_values_of_a_histogram() {
     command.arg0("VLLM::Worker_TP7");
     let _agent = Sample::start_as(command, &home.rings(), "agent", A_FEW);
     wait_for("the transfers are counted", || {
-        (pmcd.values(TX_BYTES).get("agent") == Some(&90_000)).then_some(())
+        (pmcd.sent().get("agent") == Some(&90_000)).then_some(())
     });
     let shown = pmcd.values("nixl.size.buckets");
     let proxy = Pmproxy::start(&home, &pmcd);

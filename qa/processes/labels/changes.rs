@@ -32,7 +32,7 @@ fn labels_survive_the_agent_and_a_kill_of_all_processes() {
     wait_for("the labels are known, and all is counted", || {
         let labels = pmcd.labels(TX_BYTES).remove("agent").map(own_labels);
         let is_known = labels.as_ref() == Some(&right);
-        (is_known && pmcd.values(TX_BYTES)["agent"] == 30 * 3000).then_some(())
+        (is_known && pmcd.sent()["agent"] == 30 * 3000).then_some(())
     });
     for agent in [Some(agent), None] {
         let pmda = pmcd.pmda_pid();
@@ -46,7 +46,7 @@ fn labels_survive_the_agent_and_a_kill_of_all_processes() {
         assert_ne!(pmcd.pmda_pid(), pmda);
         let first = pmcd.labels(TX_BYTES).remove("agent").map(own_labels);
         assert_eq!(first.as_ref(), Some(&right), "in the first answer");
-        assert_eq!(pmcd.values(TX_BYTES)["agent"], 30 * 3000);
+        assert_eq!(pmcd.sent()["agent"], 30 * 3000);
     }
 }
 

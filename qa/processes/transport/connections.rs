@@ -2,9 +2,7 @@
 
 //! Connections that come and go, and those of processes that stop, fork and end.
 
-use super::{Process, Tcp, pids, ring, row_goes, row_when, rows, start};
-use crate::support::Home;
-use crate::support::fleet::is_possible;
+use super::{Process, Tcp, home, pids, ring, row_goes, row_when, rows, sender};
 use crate::support::pdu::Link;
 use crate::support::scripted::libraries;
 use nix::sys::signal::Signal;
@@ -25,15 +23,12 @@ fn counters_never_go_back_while_10000_connections_come_and_go() {
     const ROUNDS: u64 = 4;
     const EACH: u64 = 2500;
     const SIZE: u64 = 3000;
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
     let mut process = Process::start(&home);
     process.run(&format!("stays = connect({to}, 2)"));
     process.run("send(stays, 5000)");
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     let stays = process.counts("stays");
     let mut last = row_when(&mut link, process.pid(), "exact", |row| row == stays);
     let mut seen = 0;
@@ -74,16 +69,13 @@ fn counters_never_go_back_while_10000_connections_come_and_go() {
 
 #[test]
 fn stopped_process_keeps_its_row() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (mut server, to) = server();
     let mut process = Process::start(&home);
     process.run(&format!("all = connect({to}, 3); send(all, 1000)"));
     let before = process.counts("all");
     process.signal(Signal::SIGSTOP);
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     row_when(&mut link, process.pid(), "exact", |row| row == before);
     // The kernel receives it.
     server.run("answer(3, 400)");
@@ -98,16 +90,13 @@ fn stopped_process_keeps_its_row() {
 
 #[test]
 fn inherited_connections_count_once_for_the_oldest_process() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
     let mut process = Process::start(&home);
     process.run(&format!("both = connect({to}, 2); send(both, 1000)"));
     let child =
         process.number("fork('os.close(both[0].fileno()); time.sleep(5); send(both[1:], 500)')");
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     let none = Tcp::default();
     let pid = process.pid();
     row_when(&mut link, pid, "of both connections", |row| {
@@ -128,14 +117,10 @@ fn inherited_connections_count_once_for_the_oldest_process() {
 
 #[test]
 fn child_forked_between_two_readings_takes_no_bytes_of_its_parent() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
-    let mut process = Process::start(&home);
-    process.run(&format!("one = connect({to}); send(one, 1000)"));
-    let mut link = start(&home);
+    let mut process = sender(&home, &to, 0);
+    let mut link = Link::open(&home);
     let pid = process.pid();
     row_when(&mut link, pid, "read", |row| row.sent == 1000 + SYN);
     process.run("send(one, 500)");
@@ -154,15 +139,12 @@ fn instance_of(link: &mut Link, pid: u32) -> Option<u32> {
 
 #[test]
 fn process_with_a_reused_pid_gets_a_row_of_its_own() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
     let mut first = Process::start(&home);
     let pid = first.pid();
     first.run(&format!("all = connect({to}); send(all, 1000)"));
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     row_when(&mut link, pid, "of the first", |row| row.sent == 1000 + SYN);
     let before = instance_of(&mut link, pid).expect("there");
     drop(first);
@@ -181,10 +163,7 @@ fn process_with_a_reused_pid_gets_a_row_of_its_own() {
 
 #[test]
 fn restarted_daemon_gives_processes_and_peers_other_ids() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
     // The process of the agent, which is also that of its ring.
     let ring = ring(&home, "agent");
@@ -196,7 +175,7 @@ fn restarted_daemon_gives_processes_and_peers_other_ids() {
     let mut instances = Vec::new();
     for added in [0, 30] {
         process.run(&format!("send(all, {added})"));
-        let mut link = start(&home);
+        let mut link = Link::open(&home);
         row_when(&mut link, process.pid(), "read", |row| row.sent >= 1000);
         // Counters begin at zero with each daemon.
         let peers = crate::support::wait_for("the peer has a row", || {
@@ -217,10 +196,7 @@ fn restarted_daemon_gives_processes_and_peers_other_ids() {
 
 #[test]
 fn open_rdma_devices_are_counted() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let devices = "mount -t tmpfs dev /dev
         mkdir /dev/infiniband
         touch /dev/infiniband/uverbs0 /dev/infiniband/uverbs1 /dev/infiniband/rdma_cm
@@ -232,7 +208,7 @@ fn open_rdma_devices_are_counted() {
     process.run(&format!(
         "files = [open('/dev/infiniband/' + name) for name in [{names}]]"
     ));
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     let pid = process.pid();
     row_when(&mut link, pid, "there", |_| true);
     let devices = link.fetch(&["process.rdma_devices"]).expect("an answer");

@@ -3,11 +3,10 @@
 //! Processes with many sockets and descriptors, and users with many processes.
 
 use super::connections::server;
-use super::{Process, row_when, rows, start};
-use crate::support::Home;
-use crate::support::fleet::is_possible;
+use super::{Process, exact_row, home, rows, sender};
 use crate::support::note_left_out;
 use crate::support::other_user::{STRANGER, VICTIM};
+use crate::support::pdu::Link;
 
 /// Limit of rows, and of descriptors of a process that is read.
 const MOST_ROWS: usize = 256;
@@ -19,10 +18,7 @@ const SPARE: u32 = 100;
 #[ignore = "tens of thousands of sockets and descriptors"]
 fn process_with_20000_connections_is_read_and_delays_no_other() {
     const CONNECTIONS: u32 = 20_000;
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (mut server, to) = server();
     server.run("allow_files(40_000)");
     let mut many = Process::start(&home);
@@ -31,12 +27,10 @@ fn process_with_20000_connections_is_read_and_delays_no_other() {
     many.run(&format!(
         "all = connect({to}, {connections}); send(all, 100)"
     ));
-    let mut one = Process::start(&home);
-    one.run(&format!("one = connect({to}); send(one, 1000)"));
-    let mut link = start(&home);
-    let exact = [many.counts("all"), one.counts("one")];
-    row_when(&mut link, many.pid(), "exact", |row| row == exact[0]);
-    row_when(&mut link, one.pid(), "exact", |row| row == exact[1]);
+    let mut one = sender(&home, &to, 0);
+    let mut link = Link::open(&home);
+    let before = exact_row(&mut link, &mut many, "all");
+    exact_row(&mut link, &mut one, "one");
     if limit < MOST_DESCRIPTORS + SPARE {
         note_left_out(&format!("the limit of open files is {limit}"));
         return;
@@ -45,8 +39,7 @@ fn process_with_20000_connections_is_read_and_delays_no_other() {
     let more = MOST_DESCRIPTORS - connections;
     many.run(&format!("more = [os.dup(0) for _ in range({more})]"));
     one.run("send(one, 500)");
-    let sent = exact[1].sent + 500;
-    row_when(&mut link, one.pid(), "exact", |row| row.sent == sent);
+    exact_row(&mut link, &mut one, "one");
     crate::support::wait_for("the log says why", || {
         let message = format!(
             "process {} (python3): its sockets cannot be read",
@@ -54,27 +47,20 @@ fn process_with_20000_connections_is_read_and_delays_no_other() {
         );
         home.log().contains(&message).then_some(())
     });
-    assert_eq!(rows(&mut link)[&many.pid()], exact[0]);
+    assert_eq!(rows(&mut link)[&many.pid()], before);
 }
 
 #[test]
 #[ignore = "tens of thousands of sockets and descriptors"]
 fn user_with_300_processes_leaves_rows_to_another_user() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
     let mut many = Process::start(&home);
     many.run(&format!("become({STRANGER})"));
     many.run("fork(count=300)");
-    let mut victim = Process::start(&home);
-    victim.run(&format!(
-        "become({VICTIM}); one = connect({to}); send(one, 1000)"
-    ));
-    let mut link = start(&home);
-    let exact = victim.counts("one");
-    row_when(&mut link, victim.pid(), "exact", |row| row == exact);
+    let mut victim = sender(&home, &to, VICTIM);
+    let mut link = Link::open(&home);
+    exact_row(&mut link, &mut victim, "one");
     assert_eq!(rows(&mut link).len(), MOST_ROWS);
     assert!(rows(&mut link).contains_key(&many.pid()), "the oldest one");
 }
@@ -83,10 +69,7 @@ fn user_with_300_processes_leaves_rows_to_another_user() {
 #[ignore = "tens of thousands of sockets and descriptors"]
 fn descriptors_of_one_user_do_not_delay_another_user() {
     const PROCESSES: usize = 100;
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
     let mut many = Process::start(&home);
     // A descriptor costs the worker some microseconds, also one that is no socket.
@@ -94,13 +77,9 @@ fn descriptors_of_one_user_do_not_delay_another_user() {
     many.run(&format!("all = [os.dup(0) for _ in range({limit})]"));
     many.run(&format!("become({STRANGER})"));
     many.run(&format!("fork(count={PROCESSES})"));
-    let mut victim = Process::start(&home);
-    victim.run(&format!(
-        "become({VICTIM}); one = connect({to}); send(one, 1000)"
-    ));
-    let mut link = start(&home);
+    let mut victim = sender(&home, &to, VICTIM);
+    let mut link = Link::open(&home);
     // It is the youngest one, and one scan has no time for all.
-    let exact = victim.counts("one");
-    row_when(&mut link, victim.pid(), "exact", |row| row == exact);
+    exact_row(&mut link, &mut victim, "one");
     assert!(!home.log().contains("sockets"), "{}", home.log());
 }

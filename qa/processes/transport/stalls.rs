@@ -3,8 +3,7 @@
 //! Processes that stall the worker: one that keeps the lock of its socket, and one that exchanges its descriptors.
 
 use super::connections::server;
-use super::{Process, ring, row_when, rows, start, workers};
-use crate::support::fleet::is_possible;
+use super::{Process, exact_row, home, ring, row_when, rows, sender, workers};
 use crate::support::other_user::{STRANGER, VICTIM};
 use crate::support::pdu::Link;
 use crate::support::scripted::libraries;
@@ -29,15 +28,6 @@ fn staller(home: &Home, to: &str, uid: u32) -> Process {
     process
 }
 
-/// Starts a process of another user that has sent 1,000 bytes.
-fn victim(home: &Home, to: &str) -> Process {
-    let mut process = Process::start(home);
-    process.run(&format!(
-        "become({VICTIM}); one = connect({to}); send(one, 1000)"
-    ));
-    process
-}
-
 /// Number of workers that were abandoned.
 fn abandoned(home: &Home) -> usize {
     home.log().matches("reading its sockets blocks").count()
@@ -46,7 +36,7 @@ fn abandoned(home: &Home) -> usize {
 /// Waits until so many workers were abandoned. Meanwhile an agent transfers, and each event is in the next answer.
 fn wait_until_abandoned(home: &Home, link: &mut Link, ring: &mut RingWriter, count: usize) {
     let sent = |link: &mut Link| {
-        let values = link.values("transfer.tx_bytes").expect("an answer");
+        let values = link.sent();
         values.get("agent").copied()
     };
     let mut expected = wait_for("the agent is there", || sent(link));
@@ -60,15 +50,12 @@ fn wait_until_abandoned(home: &Home, link: &mut Link, ring: &mut RingWriter, cou
 
 #[test]
 fn locked_socket_costs_one_worker_and_no_other_user() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
     let staller = staller(&home, &to, STRANGER);
-    let mut victim = victim(&home, &to);
+    let mut victim = sender(&home, &to, VICTIM);
     let mut agent = ring(&home, "agent");
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     wait_for("the worker waits for the socket", || {
         workers(link.pid())
             .iter()
@@ -80,24 +67,21 @@ fn locked_socket_costs_one_worker_and_no_other_user() {
         home.log()
             .contains(&format!("processes of uid {STRANGER} are skipped"))
     );
-    let sent = victim.counts("one").sent;
-    row_when(&mut link, victim.pid(), "exact", |row| row.sent == sent);
+    exact_row(&mut link, &mut victim, "one");
     victim.run("send(one, 500)");
-    row_when(&mut link, victim.pid(), "exact", |row| {
-        row.sent == sent + 500
-    });
+    exact_row(&mut link, &mut victim, "one");
     assert!(!rows(&mut link).contains_key(&staller.pid()));
     assert_eq!(abandoned(&home), 1);
 
     let is_stuck = || workers(0).iter().any(|(_, state)| *state == 'D');
     assert!(is_stuck(), "the worker cannot be killed");
-    let counted = link.values("transfer.tx_bytes").expect("an answer")["agent"];
+    let counted = link.sent()["agent"];
     let pid = i32::try_from(link.pid()).expect("a pid");
     kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
     wait_for("the daemon ends", || link.ended());
     assert!(agent.push(Kind::TxBytes, 1));
-    let mut link = start(&home);
-    let now = link.values("transfer.tx_bytes").expect("an answer")["agent"];
+    let mut link = Link::open(&home);
+    let now = link.sent()["agent"];
     assert_eq!(now, counted + 1, "{}", home.log());
     assert!(is_stuck(), "the worker still waits");
     drop(staller);
@@ -107,27 +91,23 @@ fn locked_socket_costs_one_worker_and_no_other_user() {
 #[test]
 #[ignore = "each takes ten seconds"]
 fn with_8_abandoned_workers_no_scan_starts_until_one_ends() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
     let users = STRANGER..;
     let mut stallers: Vec<Process> = { users }
         .take(MOST_ABANDONED)
         .map(|uid| staller(&home, &to, uid))
         .collect();
-    let mut victim = victim(&home, &to);
+    let mut victim = sender(&home, &to, VICTIM);
     let mut agent = ring(&home, "agent");
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     for count in 1..=MOST_ABANDONED {
         wait_until_abandoned(&home, &mut link, &mut agent, count);
     }
     assert_eq!(workers(link.pid()).len(), MOST_ABANDONED);
     assert!(!rows(&mut link).contains_key(&victim.pid()));
     drop(stallers.pop());
-    let sent = victim.counts("one").sent;
-    row_when(&mut link, victim.pid(), "exact", |row| row.sent == sent);
+    exact_row(&mut link, &mut victim, "one");
     assert_eq!(abandoned(&home), MOST_ABANDONED);
     drop(stallers);
     wait_for("one worker is left", || {
@@ -137,10 +117,7 @@ fn with_8_abandoned_workers_no_scan_starts_until_one_ends() {
 
 #[test]
 fn swapped_descriptor_costs_one_worker_and_no_other_user() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
     // In a mount namespace of its own: the file system would otherwise stay in the test's directory.
     let within = ["unshare", "--mount"].map(str::to_owned);
@@ -152,9 +129,9 @@ fn swapped_descriptor_costs_one_worker_and_no_other_user() {
         leave_out("no FUSE here");
     }
     swaps.run(&format!("become({STRANGER}); all = connect({to}, 20)"));
-    let mut victim = victim(&home, &to);
+    let mut victim = sender(&home, &to, VICTIM);
     let mut agent = ring(&home, "agent");
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     row_when(&mut link, swaps.pid(), "of its connections", |row| {
         row.connections == 20
     });

@@ -3,8 +3,7 @@
 //! The worker process: its rights and descriptors, its end and that of the daemon, and the settings that it depends on.
 
 use super::connections::server;
-use super::{Process, row_goes, row_when, rows, start, workers};
-use crate::support::fleet::is_possible;
+use super::{Process, exact_row, home, row_goes, row_when, rows, sender, workers};
 use crate::support::other_user::{STRANGER, VICTIM, open_to_all};
 use crate::support::pdu::{Link, Sent};
 use crate::support::{Home, PMDANIXL, wait_for};
@@ -19,6 +18,13 @@ fn worker(link: &Link) -> u32 {
         [(pid, _)] => Some(pid),
         _ => None,
     })
+}
+
+/// Waits until there is no worker.
+fn worker_goes(link: &Link) {
+    wait_for("the worker is gone", || {
+        workers(link.pid()).is_empty().then_some(())
+    });
 }
 
 /// A field of /proc/PID/status.
@@ -38,14 +44,11 @@ fn reload(home: &Home, link: &mut Link, settings: &str) {
 
 #[test]
 fn killed_worker_moves_no_counter_back() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
     let mut process = Process::start(&home);
     process.run(&format!("both = connect({to}, 2); send(both, 1000)"));
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     let pid = process.pid();
     let mut last = row_when(&mut link, pid, "there", |_| true);
     for _ in 0..2 {
@@ -72,18 +75,14 @@ fn killed_worker_moves_no_counter_back() {
     let mut new = Process::start(&home);
     new.run(&format!("one = connect({to}); send(one, 5000)"));
     let _ring = super::ring(&home, "new");
-    let exact = new.counts("one");
-    row_when(&mut link, new.pid(), "exact", |row| row == exact);
+    exact_row(&mut link, &mut new, "one");
 }
 
 #[test]
 fn worker_ends_with_a_killed_daemon() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let _process = Process::start(&home);
-    let link = start(&home);
+    let link = Link::open(&home);
     worker(&link);
     // As by kill -9.
     drop(link);
@@ -95,58 +94,43 @@ fn worker_ends_with_a_killed_daemon() {
 
 #[test]
 fn worker_runs_only_while_a_process_uses_nixl() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let process = Process::start(&home);
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     let pid = process.pid();
     row_when(&mut link, pid, "there", |_| true);
     drop(process);
     row_goes(&mut link, pid);
-    wait_for("the worker is gone", || {
-        workers(link.pid()).is_empty().then_some(())
-    });
+    worker_goes(&link);
     assert!(!home.log().contains("sockets"), "{}", home.log());
 }
 
 #[test]
 fn transport_setting_removes_and_restores_rows() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let (_server, to) = server();
-    let mut process = Process::start(&home);
-    process.run(&format!("one = connect({to}); send(one, 1000)"));
-    let exact = process.counts("one");
-    let mut link = start(&home);
+    let mut process = sender(&home, &to, 0);
+    let mut link = Link::open(&home);
     let pid = process.pid();
     for settings in ["transport = false", "owners = [4242]"] {
-        row_when(&mut link, pid, "exact", |row| row == exact);
+        exact_row(&mut link, &mut process, "one");
         reload(&home, &mut link, settings);
         row_goes(&mut link, pid);
-        wait_for("the worker is gone", || {
-            workers(link.pid()).is_empty().then_some(())
-        });
+        worker_goes(&link);
         reload(&home, &mut link, "");
     }
-    row_when(&mut link, pid, "exact", |row| row == exact);
+    exact_row(&mut link, &mut process, "one");
 }
 
 #[test]
 fn without_proc_facts_no_process_has_a_row() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     home.set("proc_facts = false");
     let _process = Process::start(&home);
     let mut agent = super::ring(&home, "agent");
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     wait_for("the agent is shown", || {
-        let values = link.values("transfer.tx_bytes").expect("an answer");
+        let values = link.sent();
         (values == [("agent".into(), 1)].into()).then_some(())
     });
     assert!(agent.push(crate::support::writer::Kind::TxBytes, 1));
@@ -155,17 +139,14 @@ fn without_proc_facts_no_process_has_a_row() {
 
 #[test]
 fn only_processes_of_owners_have_rows() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     home.set(&format!("owners = [{VICTIM}]"));
     let mut processes = [STRANGER, VICTIM].map(|uid| {
         let mut process = Process::start(&home);
         process.run(&format!("become({uid})"));
         process
     });
-    let mut link = start(&home);
+    let mut link = Link::open(&home);
     row_when(&mut link, processes[1].pid(), "there", |_| true);
     assert_eq!(rows(&mut link).len(), 1);
     // A user that is no owner cannot hide another one.
@@ -176,25 +157,15 @@ fn only_processes_of_owners_have_rows() {
 fn worker_of_another_user_keeps_two_capabilities() {
     const DAC_OVERRIDE: u64 = 1 << 1;
     const SYS_PTRACE: u64 = 1 << 19;
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     open_to_all(home.dir(), 0o755);
     home.set("user = \"nobody\"");
     let (_server, to) = server();
     let users = [0, 65_534, VICTIM];
-    let mut processes = users.map(|uid| {
-        let mut process = Process::start(&home);
-        process.run(&format!(
-            "become({uid}); one = connect({to}); send(one, 1000)"
-        ));
-        process
-    });
-    let mut link = start(&home);
+    let mut processes = users.map(|uid| sender(&home, &to, uid));
+    let mut link = Link::open(&home);
     for process in &mut processes {
-        let exact = process.counts("one");
-        row_when(&mut link, process.pid(), "exact", |row| row == exact);
+        exact_row(&mut link, process, "one");
     }
     let worker = worker(&link);
     let kept = format!("{:016x}", DAC_OVERRIDE | SYS_PTRACE);
@@ -211,10 +182,7 @@ fn worker_of_another_user_keeps_two_capabilities() {
 
 #[test]
 fn worker_has_only_its_pipes_open() {
-    if !is_possible() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = home() else { return };
     let _process = Process::start(&home);
     // pmcd leaves some of its descriptors open in the daemon.
     let mut daemon = Command::new("sh");

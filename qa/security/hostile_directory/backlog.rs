@@ -3,13 +3,12 @@
 //! Answer times while rings have more events than a drain has time for.
 
 use super::{TX_BYTES, judge, turn};
+use crate::support::Home;
 use crate::support::measure::timed;
 use crate::support::pdu::Link;
 use crate::support::writer::{Layout, RingWriter};
-use crate::support::{Home, PMDANIXL};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::process::Command;
 
 #[test]
 #[ignore = "measures response times"]
@@ -27,7 +26,7 @@ fn answers_are_in_time_during_a_backlog() {
         ring.write_all_at(&vec![1; len], 40).expect("room");
         ring
     });
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut link = Link::open(&home);
     link.fetch(&[TX_BYTES]).expect("the first answer");
     let mut all = Vec::new();
     for _ in 0..300 {

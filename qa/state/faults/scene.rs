@@ -5,14 +5,13 @@
 use super::trace::{self, Call};
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Home, PATIENCE, PMDANIXL};
+use crate::support::{Home, PATIENCE, PMDANIXL, TX_BYTES};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-const TX_BYTES: &str = "transfer.tx_bytes";
 /// Ids of names without an agent.
 const TAKEN: [u32; 3] = [0, 1, 7];
 const PERSISTENT: &str = "control.state.persistent";

@@ -5,6 +5,7 @@
 //! Only this module of `qa` names the types of `src` that make up a daemon. Tests of one layer name that layer.
 
 pub mod clock;
+pub mod kills;
 pub mod layers;
 pub mod log;
 #[path = "../memory.rs"]
@@ -24,14 +25,12 @@ use pmdanixl::collector::Collector;
 use pmdanixl::config::{self, Config};
 use pmdanixl::error::ConfigError;
 use pmdanixl::ids::Ids;
-use pmdanixl::journal::record::SavedAgent;
-use pmdanixl::journal::{ExpiredTotals, Journal, StateContents};
+use pmdanixl::journal::{Journal, StateContents};
 use pmdanixl::rights::Rights;
 use pmdanixl::shm::guard_against_sigbus;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use store_writer::{StoreWriter, TX_BYTES, Who};
@@ -160,12 +159,24 @@ impl Core {
 
     /// Starts an agent with a ring of so many slots, in place if its file exists.
     pub fn ring_of(&self, name: &str, slots: u64) -> RingWriter {
-        RingWriter::create(&self.path(name), Layout::V4, slots).expect("a ring")
+        self.ring_as(Layout::V4, name, slots)
+    }
+
+    /// Starts an agent with a ring of this layout and of so many slots, in place if its file exists.
+    pub fn ring_as(&self, layout: Layout, name: &str, slots: u64) -> RingWriter {
+        RingWriter::create(&self.path(name), layout, slots).expect("a ring")
     }
 
     /// Starts an agent with a new store.
     pub fn store(&self, identity: &Who) -> StoreWriter {
         StoreWriter::create(&self.stores(), identity).expect("a store")
+    }
+
+    /// Starts an agent with a new store, and sends bytes from it.
+    pub fn sender(&self, identity: &Who, bytes: u64) -> StoreWriter {
+        let store = self.store(identity);
+        self.send(&store, bytes);
+        store
     }
 
     /// Sends bytes from the agent of a store, at the time of the test clock.
@@ -230,64 +241,6 @@ impl Core {
     /// Sets the keys of nixl.conf that the next start reads.
     pub fn set(&mut self, settings: &str) {
         settings.clone_into(&mut self.settings);
-    }
-
-    /// Kills the daemon.
-    pub fn kill(&mut self) {
-        self.running = None;
-    }
-
-    /// Kills the daemon after the commit of the last batch of its first agent, before the release of the slots from a position
-    /// on.
-    pub fn kill_before_release(&mut self, ring: &RingWriter, from: u64) {
-        self.kill();
-        ring.set_read_pos(from);
-        // Word of the record with the generation (src/journal/record.rs).
-        let state = fs::File::options().write(true).open(&self.home.state);
-        let at = layers::RECORD + 8 * 4;
-        let written = state.and_then(|file| file.write_all_at(&u64::MAX.to_ne_bytes(), at as u64));
-        written.expect("ours");
-    }
-
-    /// Kills the daemon, and makes its state file one without the table of counted stores, as an earlier version leaves it.
-    pub fn kill_without_counted_stores(&mut self) {
-        self.kill();
-        let state = fs::File::options().write(true).open(&self.home.state);
-        let state = state.expect("ours");
-        // Word of the header with the flag (src/journal/records.rs), and the table (src/journal/counted_stores.rs).
-        for (word, words) in [(4, 1), (95, 1 + 8 * 180)] {
-            let written = state.write_all_at(&vec![0; 8 * words], 8 * word);
-            written.expect("ours");
-        }
-    }
-
-    /// Kills the daemon before the release of its last batch, and merges two records as 0.1.0 did when an agent changed between
-    /// ring and store: `kept` gets the totals of both.
-    pub fn kill_with_one_record(&mut self, kept: &str, gone: &str) {
-        self.kill();
-        let (mut journal, found) = self.journal();
-        let of = |name: &str| {
-            let mut records = found.records.iter();
-            let record = records.find(|(_, saved)| saved.name.instance == name);
-            record.expect("an agent of that name").clone()
-        };
-        let ((kept, mut saved), (gone, other)) = (of(kept), of(gone));
-        saved.entry.stats.totals.add(&other.entry.stats.totals);
-        saved.entry.store = saved.entry.store.or(other.entry.store);
-        saved.entry.checkpoint = saved.entry.checkpoint.or(other.entry.checkpoint);
-        if let Some(checkpoint) = &mut saved.entry.checkpoint {
-            checkpoint.released = false;
-        }
-        journal.commit(Some(kept), &saved.entry);
-        journal.expire(Some(gone), &Default::default());
-    }
-
-    /// Kills the daemon, and reads the agents and the sums of expired agents in its state file.
-    pub fn kill_and_read(&mut self) -> (Vec<SavedAgent>, ExpiredTotals) {
-        self.kill();
-        let (mut journal, found) = self.journal();
-        let saved = found.records.into_iter().map(|(_, saved)| saved);
-        (saved.collect(), journal.expired().expect("a state file"))
     }
 
     /// Locks and reads the state file that the last daemon left.

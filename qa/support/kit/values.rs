@@ -212,6 +212,12 @@ impl Core {
         self.host("host.transfer.tx_bytes")
     }
 
+    /// Asserts that all agents of the host, exited ones included, have sent so many bytes.
+    #[track_caller]
+    pub fn assert_host_sent(&self, expected: u64) {
+        assert_eq!(self.host_sent(), expected, "{:?}", self.sent());
+    }
+
     /// Bytes sent, resets and foreign reads of the only agent.
     pub fn only(&self) -> [u64; 3] {
         ["transfer.tx_bytes", "ring.resets", "ring.foreign_reads"].map(|name| {

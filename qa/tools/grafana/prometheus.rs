@@ -5,7 +5,6 @@
 use super::{PROMETHEUS, RULES, VECTOR, agents, heat_maps, list, names_in_promql, string, targets};
 use crate::support::pmproxy::{Local, Pmproxy};
 use crate::support::share::text_of;
-use crate::support::writer::{Layout, RingWriter};
 use crate::support::{Home, Pmcd, project, run, wait_for};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -92,7 +91,7 @@ fn prometheus_quantile_is_in_the_bucket_of_the_transfers() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let mut rings = [("fast", 30), ("slow", 3000)].map(|(name, time)| {
-        let ring = RingWriter::create(&home.ring(name), Layout::V4, 4096).expect("a ring");
+        let ring = home.new_ring(name, 4096);
         (ring, time)
     });
     let proxy = Pmproxy::start(&home, &pmcd);

@@ -3,7 +3,7 @@
 //! `pcp nixl` with a live pmcd.
 
 use super::{pcp, python};
-use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::writer::Kind;
 use crate::support::{Home, Pmcd, golden, output, run, text, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -26,8 +26,7 @@ fn live_pmcd_is_shown_with_and_without_agents() {
         none.contains("  tx -B/s  rx -B/s  0 agents\n") && none.ends_with("\nno agents\n"),
         "{none}"
     );
-    let mut rings = ["one", "two"]
-        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring"));
+    let mut rings = ["one", "two"].map(|name| home.new_ring(name, 64));
     for (ring, bytes) in rings.iter_mut().zip([1000, 2000]) {
         assert_eq!(ring.push_transfer(false, bytes, 150, 10), 4);
     }
@@ -62,8 +61,7 @@ fn agent_that_leaves_is_in_no_later_report() {
     let home = Home::new();
     home.set("retain = \"0s\"");
     let pmcd = Pmcd::start(&home);
-    let [stays, leaves] = ["stays", "leaves"]
-        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring"));
+    let [stays, leaves] = ["stays", "leaves"].map(|name| home.new_ring(name, 64));
     pmcd.becomes(&[("stays", 0), ("leaves", 0)]);
     let mut command = pcp(&home, pmcd.tool("pcp"));
     command.args(["nixl", "-j", "-t", "0.1", "-k", "agent"]);
@@ -89,7 +87,7 @@ fn agent_that_leaves_is_in_no_later_report() {
 #[test]
 fn reports_go_on_after_the_pmda_or_pmcd_did_not_answer() {
     let home = Home::new();
-    let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
+    let _ring = home.new_ring("steady", 64);
     let mut pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("steady", 0)]);
     let mut command = pcp(&home, pmcd.tool("pcp"));
@@ -172,7 +170,7 @@ print([(agent['name'], agent['tx_rate']) for agent in report.agents])
 #[test]
 fn pmda_that_does_not_answer_is_not_shown_as_no_agents() {
     let home = Home::new();
-    let _ring = RingWriter::create(&home.ring("a"), Layout::V4, 64).expect("a ring");
+    let _ring = home.new_ring("a", 64);
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("a", 0)]);
     let shown = || output(pcp(&home, pmcd.tool("pcp")).args(["nixl", "-1j", "-t", "0.2"]));

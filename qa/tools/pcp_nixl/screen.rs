@@ -84,7 +84,7 @@ impl Drop for Screen {
 #[test]
 fn screen_shows_a_missing_answer_and_recovers() {
     let home = Home::new();
-    let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
+    let _ring = home.new_ring("steady", 64);
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("steady", 0)]);
     let screen = Screen::start(&home, &pmcd, "typescript", None);
@@ -106,7 +106,7 @@ fn screen_shows_a_missing_answer_and_recovers() {
 fn screen_resumes_when_pmcd_returns_or_after_the_given_time() {
     const AWAY: &str = "  no values: pmcd does not answer";
     let home = Home::new();
-    let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
+    let _ring = home.new_ring("steady", 64);
     let mut pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("steady", 0)]);
     let at_once = Screen::start(&home, &pmcd, "at-once", None);

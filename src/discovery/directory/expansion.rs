@@ -234,11 +234,7 @@ mod tests {
                 chown(&outer, owner, None).expect("the tests are run as root");
             }
             let mut expansion = Expansion::new(Config {
-                telemetry_dir: vec![DirectoryPattern {
-                    path: top.join("*/*").to_str().expect("UTF-8").to_owned(),
-                    label: None,
-                    literal: false,
-                }],
+                telemetry_dir: vec![DirectoryPattern::of(top.join("*/*"))],
                 ..Config::default()
             });
             expansion.names_left.insert(4242, 42);

@@ -4,25 +4,15 @@
 
 use super::*;
 use crate::config::DirectoryPattern;
+use crate::ring::tests::bytes_of_ring;
 use std::fs;
 use std::os::unix::fs::chown;
 
 fn scanner(dir: &Path) -> Scanner {
-    let path = dir.to_str().expect("UTF-8").to_owned();
     Scanner::new(Config {
-        telemetry_dir: vec![DirectoryPattern {
-            path,
-            label: None,
-            literal: true,
-        }],
+        telemetry_dir: vec![DirectoryPattern::of(dir)],
         ..Config::default()
     })
-}
-
-/// Bytes of an empty ring of version 4 with one slot.
-fn ring_of_one() -> Vec<u8> {
-    let words = [0, 0, (4 << 32) | 4, 1, 0, 0, 0_u64];
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 fn scan(scanner: &mut Scanner, now: Instant) -> Vec<Found> {
@@ -179,7 +169,7 @@ fn rejected_file_that_becomes_a_ring_is_found_among_many() {
     });
     let first = settled.expect("all are known");
     let listed = std::fs::metadata(dir.path()).expect("there").modified();
-    std::fs::write(dir.path().join("file-77"), ring_of_one()).expect("written");
+    std::fs::write(dir.path().join("file-77"), bytes_of_ring(1, &[])).expect("written");
     let now = std::fs::metadata(dir.path()).expect("there").modified();
     assert_eq!(listed.expect("a time"), now.expect("a time"));
     // A full listing comes after ten minutes at the latest.
@@ -201,14 +191,14 @@ fn file_that_grew_after_the_scan_is_checked_at_its_new_size() {
             break (scanner, found);
         }
     };
-    std::fs::write(&path, ring_of_one()).expect("written");
+    std::fs::write(&path, bytes_of_ring(1, &[])).expect("written");
     std::thread::sleep(FILE_TIME_GRANULARITY);
     assert!(scanner.open(&mut found[0]).is_ok());
     // Each tick checks a file that has no size yet.
     std::fs::write(dir.path().join("second"), "").expect("written");
     let mut found = scan(&mut scanner, now + PASS_INTERVAL);
     found.iter_mut().for_each(|found| drop(scanner.open(found)));
-    std::fs::write(dir.path().join("second"), ring_of_one()).expect("written");
+    std::fs::write(dir.path().join("second"), bytes_of_ring(1, &[])).expect("written");
     let found = scan(&mut scanner, now + PASS_INTERVAL + PASS_INTERVAL / 40);
     assert!(found.iter().any(|found| found.name == "second"));
 }
@@ -250,11 +240,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 fn config(dir: &Path, most: usize) -> Config {
     Config {
-        telemetry_dir: vec![DirectoryPattern {
-            path: format!("{}/*/nixl", dir.display()),
-            label: None,
-            literal: false,
-        }],
+        telemetry_dir: vec![DirectoryPattern::of(dir.join("*/nixl"))],
         max_directories: most,
         ..Config::default()
     }
@@ -312,11 +298,10 @@ fn many_directories_are_expanded_over_several_scans() {
 fn absent_directories_and_pattern_bases_count_as_missing() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut scanner = matching(dir.path(), 10);
-    scanner.config.multiproc_dir.push(DirectoryPattern {
-        path: format!("{}/stores", dir.path().display()),
-        label: None,
-        literal: true,
-    });
+    scanner
+        .config
+        .multiproc_dir
+        .push(DirectoryPattern::of(dir.path().join("stores")));
     let missing = |scanner: &mut Scanner, time| {
         pass(scanner, time);
         (scanner.directories().2, scanner.directories().0)
@@ -381,11 +366,7 @@ fn directory_without_a_wildcard_is_always_scanned() {
     make(dir.path(), "own", 1001);
     let own = dir.path().join("own/nixl");
     let mut config = config(dir.path(), 10);
-    config.multiproc_dir.push(DirectoryPattern {
-        path: own.to_str().expect("UTF-8").into(),
-        label: None,
-        literal: true,
-    });
+    config.multiproc_dir.push(DirectoryPattern::of(&own));
     let mut scanner = Scanner::new(config);
     pass(&mut scanner, LONG);
     let watched = scanner.directories.get(&own).expect("it is watched");

@@ -301,17 +301,8 @@ mod tests {
         // Only root may.
         let _ = chown(&path, Some(1234), None);
         let uid = fs::metadata(&path).expect("there").uid();
-        for (literal, pattern, owner) in [
-            (false, dir.path().join("*"), Some(uid)),
-            (true, path.clone(), None),
-        ] {
-            let path_of_pattern = pattern.to_str().expect("UTF-8").to_owned();
-            let pattern = DirectoryPattern {
-                path: path_of_pattern,
-                label: None,
-                literal,
-            };
-            let lines = lines_of_a_return(&path, pattern);
+        for (pattern, owner) in [(dir.path().join("*"), Some(uid)), (path.clone(), None)] {
+            let lines = lines_of_a_return(&path, DirectoryPattern::of(pattern));
             let [gone, back] = &lines[..] else {
                 panic!("{lines:?}");
             };

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
-use crate::ring::layout::{Header, HeaderLayout, Layout, VERSIONS};
+use crate::ring::layout::{HeaderLayout, Layout};
+use crate::ring::tests::{put, ring_of};
 use crate::shm::ReadWord;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-
-fn write_word(file: &File, word: usize, value: u64) {
-    let at = 8 * u64::try_from(word).expect("small");
-    file.write_all_at(&value.to_le_bytes(), at)
-        .expect("written");
-}
 
 /// A v4 ring of 16 slots whose values are 100 plus the position, and the checkpoint of its batch `from..end`.
 pub(crate) struct RingFixture {
@@ -21,31 +16,7 @@ pub(crate) struct RingFixture {
 
 impl RingFixture {
     pub(crate) fn new(from: u64, end: u64) -> Self {
-        let file = tempfile::tempfile().expect("a temporary file");
-        file.set_len(Layout::V4.file_len(16).expect("small"))
-            .expect("space");
-        let header = Header {
-            header_layout: HeaderLayout::PACKED,
-            write_pos: 0,
-            read_pos: 0,
-            version: 4,
-            expected_version: 4,
-            capacity: 16,
-            mask: 15,
-        };
-        let ring = Ring::map(
-            file.try_clone().expect("a descriptor"),
-            &header,
-            Layout::V4,
-            false,
-        )
-        .expect("mapped");
-        for (word, value) in [
-            (VERSIONS, (4 << 32) | 4),
-            (HeaderLayout::PACKED.capacity, 16),
-        ] {
-            write_word(&file, word, value);
-        }
+        let (file, ring) = ring_of(16);
         let mut fixture = Self {
             file,
             ring,
@@ -108,7 +79,7 @@ impl RingFixture {
 
     /// Sets the position of the producer that is loaded after the slots.
     pub(crate) fn set_write_pos(&self, write_pos: u64) {
-        write_word(&self.file, HeaderLayout::PACKED.write_pos, write_pos);
+        put(&self.file, HeaderLayout::PACKED.write_pos, write_pos);
     }
 
     /// Identity of the ring after its file was touched.
