@@ -14,6 +14,7 @@ use crate::config::{Config, LoadedConfig};
 use crate::discovery::directory::{self, Directory, Expansion};
 use crate::discovery::scan::{Found, Scanner, is_starting};
 use crate::error::{AgentLimit, ConfigError, Rejection};
+use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::ScanThreads;
 use crate::rights;
@@ -152,9 +153,9 @@ pub fn run(
     });
     let (process_scan, nixl_processes, daemon) = processes.unwrap_or_default();
     summary.process_scan = process_scan;
-    let pid = daemon.as_ref().map(|(process, _)| process.pid);
-    let limit = pid.and_then(daemon::open_files_limit);
-    let open_files = pid.map(|pid| (pid, daemon::open_files(pid)));
+    let process = daemon.as_ref().and_then(|(id, _)| ProcessDir::of(*id).ok());
+    let limit = process.as_ref().and_then(daemon::open_files_limit);
+    let open_files = process.map(|process| (process.id().pid, daemon::open_files(&process)));
     summary.open_files.extend(open_files);
     let lines = daemon::lines(path, config, conf, daemon);
     for line in lines.unwrap_or_else(|line| vec![line]) {

@@ -7,6 +7,7 @@ pub mod ancestors;
 pub mod facts;
 pub mod liveness;
 pub mod process;
+pub mod process_dir;
 pub mod process_scan;
 pub mod scan_threads;
 pub mod sharers;

@@ -11,6 +11,7 @@ use pmdanixl::base::file::FileFacts;
 use pmdanixl::procfs::facts::Facts;
 use pmdanixl::procfs::liveness::Liveness;
 use pmdanixl::procfs::process::ProcessId;
+use pmdanixl::procfs::process_dir::ProcessDir;
 use pmdanixl::procfs::process_scan::{ProcessScan, ScanRequest};
 use pmdanixl::procfs::scan_threads::{STALL_TIMEOUT, ScanContext, ScanThreads};
 use pmdanixl::shm::LeaseKind;
@@ -80,8 +81,8 @@ fn process_facts_stay_until_another_writer_starts() {
     assert_eq!(facts.get("user"), None, "the user is that of the file");
     assert!(!format!("{facts:?}").contains("secret"));
     // This process is in the same container, if any.
-    let own = ProcessId::of(std::process::id()).expect("this one");
-    let own = Facts::of_process(own, &mut |_| false).expect("it runs");
+    let own = ProcessDir::open(std::process::id()).expect("this one");
+    let own = Facts::of_process(&own, &mut |_| false).expect("it runs");
     assert_eq!(facts.get("container_id"), own.get("container_id"));
 
     agent.kill().expect("it runs");
@@ -128,7 +129,7 @@ fn gpus_of_a_process_are_its_open_device_files() {
         .stdin(Stdio::null())
         .spawn()
         .expect("it starts");
-    let facts = || Facts::of_process(ProcessId::of(child.id()).ok()?, &mut |_| false);
+    let facts = || Facts::of_process(&ProcessDir::open(child.id()).ok()?, &mut |_| false);
     let gpu = wait_for("the device files are open", || {
         facts()?
             .get("gpu")
@@ -178,9 +179,10 @@ fn ancestor_is_announced_before_it_is_read() {
     );
 
     // An ancestor that must not be read hides the ancestors above it.
+    let worker = ProcessDir::of(worker).expect("it runs");
     for (forbidden, role_and_job) in [(core, 0), (vllm, 1)] {
         let mut asked = Vec::new();
-        let facts = Facts::of_process(worker, &mut |ancestor| {
+        let facts = Facts::of_process(&worker, &mut |ancestor| {
             asked.push(ancestor);
             ancestor != forbidden
         });
@@ -200,9 +202,9 @@ fn ancestor_of_another_user_is_not_read() {
     let arguments = ["serve", "m", "--kv_transfer_config.kv_role", "kv_producer"];
     let facts_as = |uid| {
         let server = Titled::start(dir.path(), &arguments, &job, &[PathBuf::new()], uid);
-        let worker = ProcessId::of(server.pids()[2]).expect("it runs");
+        let worker = ProcessDir::open(server.pids()[2]).expect("it runs");
         let mut asked = 0;
-        let facts = Facts::of_process(worker, &mut |_| {
+        let facts = Facts::of_process(&worker, &mut |_| {
             asked += 1;
             true
         });
@@ -230,8 +232,8 @@ fn option_behind_a_long_argument_is_read() {
     let arguments = ["serve", "m", "--chat-template", &long, "--port", "8105"];
     let uid = nix::unistd::Uid::current().as_raw();
     let server = Titled::start(dir.path(), &arguments, &[], &[PathBuf::new()], uid);
-    let worker = ProcessId::of(server.pids()[2]).expect("it runs");
-    let facts = Facts::of_process(worker, &mut |_| true).expect("it runs");
+    let worker = ProcessDir::open(server.pids()[2]).expect("it runs");
+    let facts = Facts::of_process(&worker, &mut |_| true).expect("it runs");
     assert_eq!(
         (facts.get("port"), facts.get("rank")),
         (Some("8105"), Some("TP0"))

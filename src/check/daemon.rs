@@ -3,16 +3,18 @@
 //! `--check`: the running daemon, found by its state file, and the differences between its configuration and that of
 //! the check.
 
-use crate::base::file::{FileFacts, FileId, list_names_at};
+use crate::base::file::{FileFacts, FileId};
 use crate::base::text;
 use crate::check::{WARNING, as_root};
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{self, Config, ENVIRONMENT_VARIABLES, Environment};
 use crate::journal;
+use crate::procfs::facts::command::MAX_CMDLINE;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
 use crate::procfs::process::ProcessId;
+use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::process_scan::ProcessScan;
 use crate::procfs::scan_threads::ScanContext;
 use crate::shm;
@@ -23,7 +25,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Options and [`ENVIRONMENT_VARIABLES`] that a daemon was started with. They decide about its configuration.
@@ -43,21 +45,21 @@ pub fn find(
 }
 
 /// Returns the files that a process has open, each with true if the process has locked it.
-pub fn open_files(pid: u32) -> HashMap<FileId, bool> {
-    let proc = PathBuf::from(format!("/proc/{pid}"));
-    let fds = list_names_at(&proc.join("fd")).unwrap_or_default();
-    let files = fds.into_iter().filter_map(|fd| {
-        let stat = stat(&proc.join("fd").join(&fd)).ok()?;
+pub fn open_files(process: &ProcessDir) -> HashMap<FileId, bool> {
+    let files = process.descriptors(usize::MAX - 1);
+    let files = files.map(|files| files.numbers).unwrap_or_default();
+    let files = files.into_iter().filter_map(|fd| {
+        let stat = process.metadata(&format!("fd/{fd}")).ok()?;
         // /proc/locks shows no process for an open file description lock.
-        let info = fs::read_to_string(proc.join("fdinfo").join(&fd)).ok()?;
+        let info = process.text(&format!("fdinfo/{fd}"));
         Some((FileFacts::new(&stat).id, info.contains("OFDLCK")))
     });
     files.collect()
 }
 
 /// Returns the limit of open files of a process. `None`: it is not known.
-pub fn open_files_limit(pid: u32) -> Option<usize> {
-    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+pub fn open_files_limit(process: &ProcessDir) -> Option<usize> {
+    let limits = process.text("limits");
     let mut lines = limits.lines();
     // The soft limit, which the daemon has raised.
     let soft = lines.find_map(|line| line.strip_prefix("Max open files"))?;
@@ -121,13 +123,13 @@ fn read_setup(process: ProcessId, context: &ScanContext) -> io::Result<Setup> {
     if !context.may_read(process) {
         return Err(ErrorKind::TimedOut.into());
     }
-    let proc = format!("/proc/{}", process.pid);
-    let environ = Environ::of(process.pid, &telemetry::NAMES)?;
-    let line = fs::read(format!("{proc}/cmdline"))?;
+    let process = ProcessDir::of(process)?;
+    let environ = Environ::of(&process, &telemetry::NAMES)?;
+    let line = process.read("cmdline", MAX_CMDLINE)?;
     let words = line.strip_suffix(b"\0").unwrap_or(&line);
     let words = words.split(|&byte| byte == 0);
     let words = words.map(|word| OsString::from(OsStr::from_bytes(word)));
-    let options = options::parse(&fs::read_link(format!("{proc}/cwd"))?, words);
+    let options = options::parse(&process.link("cwd")?, words);
     let options = options.map_err(io::Error::other)?;
     if !process.is_running() {
         return Err(ErrorKind::NotFound.into());

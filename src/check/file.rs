@@ -7,6 +7,7 @@ use crate::base::file::FileFacts;
 use crate::base::text;
 use crate::discovery::scan::Opened;
 use crate::procfs::process::{self, Holder};
+use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::process_scan::MappingProcess;
 use crate::procfs::sharers::{MAX_NAMED, Sharers};
 use crate::ring::candidate::{Access, RingCandidate};
@@ -28,9 +29,10 @@ pub fn describe(opened: &Opened, path: &Path, summary: &mut Summary, line: &mut 
     let (daemons, writers): (Vec<_>, Vec<_>) =
         all.partition(|process| process.is_pmdanixl(&summary.daemons));
     // A daemon that may not write to the file does not have it mapped so.
-    for pid in daemons.iter().map(|daemon| daemon.id.pid) {
-        let files = summary.open_files.entry(pid);
-        files.or_insert_with(|| daemon::open_files(pid));
+    for id in daemons.iter().map(|daemon| daemon.id) {
+        let open_files = || ProcessDir::of(id).map(|process| daemon::open_files(&process));
+        let files = summary.open_files.entry(id.pid);
+        files.or_insert_with(|| open_files().unwrap_or_default());
     }
     let open_files = summary.open_files.iter();
     let readers = open_files.filter_map(|(&pid, files)| Some((pid, *files.get(&id)?)));

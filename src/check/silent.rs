@@ -15,8 +15,9 @@ use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
-use crate::procfs::process::{namespace, sees_host};
-use crate::procfs::process_scan::{NixlProcess, ProcessScan};
+use crate::procfs::process::{own_namespace, sees_host};
+use crate::procfs::process_dir::ProcessDir;
+use crate::procfs::process_scan::{MAX_COMMAND, NixlProcess, ProcessScan};
 use crate::procfs::scan_threads::ScanContext;
 use crate::transport::version;
 use nix::unistd::geteuid;
@@ -24,7 +25,6 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
-use std::iter::once;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -149,26 +149,24 @@ impl CheckedProcess {
         if !context.may_read(process) {
             return None;
         }
-        let facts = Facts::of_process(process, &mut |one| context.may_read(one))?;
+        let directory = ProcessDir::of(process).ok()?;
+        let facts = Facts::of_process(&directory, &mut |one| context.may_read(one))?;
         let command = facts.get("command").map(str::to_owned).or_else(|| {
             // The command line is empty, because the process has overwritten it.
-            let comm = fs::read(format!("/proc/{}/comm", process.pid)).ok()?;
+            let comm = directory.read("comm", MAX_COMMAND).ok()?;
             Some(text::printable(OsStr::from_bytes(comm.trim_ascii_end())))
         });
         let names = [&telemetry::NAMES[..], &[transport::UCX_TLS]].concat();
-        let mut processes = once(process).chain(ancestors::of(process));
-        let environment = processes.find_map(|one| {
-            if !context.may_read(one) {
-                return None;
-            }
-            let environ = Environ::of(one.pid, &names).ok()?;
-            one.is_running().then_some((one.pid, environ))
-        });
+        let read = |one: &ProcessDir| {
+            let environ = context.may_read(one.id()).then(|| Environ::of(one, &names));
+            Some((one.id().pid, environ?.ok()?))
+        };
+        let ancestors = || ancestors::of(&directory).find_map(|one| read(&one));
+        let environment = read(&directory).or_else(ancestors);
         let library = found.libraries.core.as_deref();
-        let namespaces = [&*process.pid.to_string(), "self"];
-        let [its, ours] = namespaces.map(|process| namespace(process, "mnt").ok());
+        let [its, ours] = [directory.namespace("mnt"), own_namespace("mnt")].map(Result::ok);
         Some(Self {
-            version: library.and_then(|library| version::of_library(process.pid, library)),
+            version: library.and_then(|library| version::of_library(&directory, library)),
             found: found.clone(),
             command: command?,
             is_vllm: facts.get("engine") == Some("vllm"),

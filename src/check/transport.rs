@@ -4,6 +4,7 @@
 
 use crate::check::{WARNING, as_root};
 use crate::procfs::process::ProcessId;
+use crate::procfs::process_dir::ProcessDir;
 use crate::transport::sockets;
 use nix::errno::Errno;
 use std::fs;
@@ -53,7 +54,8 @@ pub fn report(
     let host = rdma_devices_of_host();
     for process in processes {
         let is_read = off.is_none() && !process.is_excluded;
-        let devices = sockets::probe(process.id, is_read);
+        let devices =
+            ProcessDir::of(process.id).and_then(|process| sockets::probe(&process, is_read));
         let of_host = match (&devices, host.len()) {
             (_, 0) => ", the host has no RDMA device".to_owned(),
             (Ok(devices), count) => format!(", {devices} of {count} RDMA devices open"),
@@ -122,16 +124,17 @@ fn without_rdma(process: &CheckedTransport, host: &[String]) -> Vec<String> {
             "UCX_TLS is {listed:?}, which leaves out RDMA ({devices}): unset it, or add rc"
         ));
     }
-    let pid = process.id.pid;
-    let in_container = fs::metadata(format!("/proc/{pid}/root/dev/infiniband"));
+    let Ok(process) = ProcessDir::of(process.id) else {
+        return Vec::new();
+    };
+    let in_container = process.metadata("root/dev/infiniband");
     if in_container.is_err_and(|err| err.kind() == io::ErrorKind::NotFound) {
         found.push(format!(
             "/dev/infiniband is not in its container, so that it cannot use {devices}: give the container the devices"
         ));
     }
-    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    if let Some(limit) = memlock_limit(&limits).filter(|_| !may_lock_memory(&status)) {
+    let limit = memlock_limit(&process.text("limits"));
+    if let Some(limit) = limit.filter(|_| !may_lock_memory(&process.text("status"))) {
         found.push(format!(
             "its limit of locked memory (ulimit -l) is {limit} bytes, and RDMA locks all registered memory: set it to unlimited"
         ));

@@ -43,18 +43,18 @@ pub fn holder(file: &File, kind: LeaseKind) -> Holder {
     }
 }
 
-/// Returns the inode number of a namespace of a process. `process` is its id or "self"; `kind` is a name in /proc/PID/ns.
+/// Returns the inode number of a namespace of this process. `kind` is a name in /proc/self/ns.
 ///
 /// # Errors
-/// The process has ended, or may not be read.
-pub fn namespace(process: &str, kind: &str) -> io::Result<u64> {
-    Ok(fs::metadata(format!("/proc/{process}/ns/{kind}"))?.ino())
+/// /proc cannot be read.
+pub fn own_namespace(kind: &str) -> io::Result<u64> {
+    Ok(fs::metadata(format!("/proc/self/ns/{kind}"))?.ino())
 }
 
 /// True if the PID namespace of this process shows all processes of the host.
 #[must_use]
 pub fn sees_host() -> bool {
-    namespace("self", "pid").is_ok_and(|own| own == HOST_PID_NAMESPACE)
+    own_namespace("pid").is_ok_and(|own| own == HOST_PID_NAMESPACE)
 }
 
 /// A process. Its start time distinguishes it from a later process with the same id.
@@ -105,9 +105,14 @@ pub(crate) struct ProcessStat {
 
 impl ProcessStat {
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
+        Self::read(pid, File::open(format!("/proc/{pid}/stat"))?)
+    }
+
+    /// Reads the file `stat` of a process.
+    pub(crate) fn read(pid: u32, mut file: File) -> io::Result<Self> {
         // One read(2), since each writer is checked once a second. A line of 52 numbers is shorter than the buffer.
         let mut line = [0; 2048];
-        let len = File::open(format!("/proc/{pid}/stat"))?.read(&mut line)?;
+        let len = file.read(&mut line)?;
         Self::parse(pid, &line[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
@@ -130,7 +135,7 @@ impl ProcessStat {
     }
 
     /// True if no thread of the process is left. A process whose first thread alone has ended is a zombie as well, and runs.
-    fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         matches!(self.state, b'Z' | b'X') && self.threads <= 1
     }
 }

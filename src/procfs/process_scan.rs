@@ -5,10 +5,10 @@
 //! A host may run thousands of processes with thousands of mappings each. So a scan runs in a thread of its own.
 
 use crate::base::file::{FileFacts, FileId, list_names_at};
-use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::pods::Pods;
-use crate::procfs::process::{INIT_PID, ProcessId, ProcessStat, has_ended, sees_host};
+use crate::procfs::process::{INIT_PID, ProcessId, has_ended, sees_host};
+use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::scan_threads::ScanContext;
 use nix::sys::stat::makedev;
 #[cfg(test)]
@@ -16,7 +16,6 @@ use nix::sys::stat::{major, minor};
 use nix::unistd::geteuid;
 use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -30,6 +29,8 @@ use library::Libraries;
 const MAX_PATHS: usize = 16;
 /// Limit of processes with one inode number mapped.
 const MAX_MAPPING_PROCESSES: usize = 1024;
+/// Limit of a name in comm, in bytes. The kernel has 16, and longer ones for its own threads.
+pub const MAX_COMMAND: u64 = 64;
 /// Limit of a line of maps, in bytes. A path that open(2) accepts has at most 4,096.
 const MAX_LINE: u64 = 8192;
 
@@ -158,22 +159,22 @@ impl ProcessScan {
     }
 
     fn read_process(&mut self, pid: u32, context: &ScanContext) -> io::Result<()> {
-        let stat = ProcessStat::of(pid)?;
-        let id = stat.id;
+        let directory = ProcessDir::open(pid)?;
+        let id = directory.id();
         if !context.may_read(id) {
             return Err(ErrorKind::TimedOut.into());
         }
         // Empty if the first thread of the process has ended, although others may run. It must not make the scan incomplete: any user
         // can start such a process.
-        let maps = File::open(format!("/proc/{pid}/maps"))?;
+        let maps = directory.file("maps")?;
         // Evaluated only for processes with a requested mapping, which are few.
         let process = LazyCell::new(|| {
-            let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let command = directory.read("comm", MAX_COMMAND).unwrap_or_default();
             MappingProcess {
                 id,
                 addresses: Vec::new(),
                 // A user id that cannot exist (chown(2): -1 means no change).
-                uid: ancestors::uid(pid).unwrap_or(u32::MAX),
+                uid: directory.uid().unwrap_or(u32::MAX),
                 command: String::from_utf8_lossy(&command).trim_end().to_owned(),
             }
         });
@@ -199,7 +200,7 @@ impl ProcessScan {
         let mut files = self.request.files.keys();
         if files.any(|file| mapped.contains(&file.ino)) && process.is_agent() {
             // An ancestor may stall the scan too, so it is reported.
-            let facts = Facts::of_process(id, &mut |ancestor| context.may_read(ancestor));
+            let facts = Facts::of_process(&directory, &mut |ancestor| context.may_read(ancestor));
             self.facts.extend(facts.map(|facts| (id, facts)));
         }
         Ok(())

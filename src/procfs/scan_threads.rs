@@ -7,8 +7,8 @@
 //! skip that process and its group for a while, so that one user cannot hide the processes of others.
 
 use crate::log;
-use crate::procfs::ancestors::uid;
-use crate::procfs::process::{ProcessId, namespace};
+use crate::procfs::process::{ProcessId, own_namespace};
+use crate::procfs::process_dir::{ProcessDir, uid};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,16 +25,17 @@ pub const MAX_ABANDONED: usize = 8;
 /// waits for the process.
 #[must_use]
 pub fn skip_group(process: ProcessId) -> String {
-    let pid = process.pid.to_string();
+    let directory = ProcessDir::of(process).ok();
     // `None`: the namespace is that of this process, or it is hidden.
     let other = |kind| {
-        let (its, ours) = (namespace(&pid, kind).ok()?, namespace("self", kind).ok()?);
-        (its != ours).then_some(its)
+        let its = directory.as_ref()?.namespace(kind).ok()?;
+        (its != own_namespace(kind).ok()?).then_some(its)
     };
-    match (other("user"), other("mnt"), uid(process.pid)) {
+    let uid = directory.as_ref().and_then(ProcessDir::uid);
+    match (other("user"), other("mnt"), uid) {
         (Some(_), ..) => "with user namespaces of their own".into(),
         (_, Some(container), _) => format!("in mount namespace {container}"),
-        (.., None | Some(0)) => format!("with pid {pid}"),
+        (.., None | Some(0)) => format!("with pid {}", process.pid),
         (.., Some(uid)) => format!("of uid {uid}"),
     }
 }
@@ -128,7 +129,7 @@ impl AbandonedScan {
     /// Logs which process stalled the scan. `number` is how many abandoned scans wait, this one included.
     fn log(&self, number: usize) {
         let stalled = self.stalled.as_ref();
-        let _about = log::about(stalled.and_then(|(process, _)| uid(process.pid)));
+        let _about = log::about(stalled.and_then(|(process, _)| uid(*process)));
         match stalled {
             Some((ProcessId { pid, .. }, group)) => tracing::warn!(
                 "process {pid}: reading its memory blocks, so a process scan was abandoned after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped; end it, or repair the file system that it waits for ({number} scans wait; with {MAX_ABANDONED}, no scan starts)"

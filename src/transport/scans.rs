@@ -3,8 +3,8 @@
 //! Scans by the worker process, and the processes that stall it.
 
 use crate::log;
-use crate::procfs::ancestors::uid;
 use crate::procfs::process::ProcessId;
+use crate::procfs::process_dir::uid;
 use crate::procfs::scan_threads::{MAX_ABANDONED, SKIP_TIME, STALL_TIMEOUT, skip_group};
 use crate::transport::client::{AbandonedWorker, WorkerProcess};
 use crate::transport::protocol::{Request, Response};
@@ -189,7 +189,7 @@ impl TransportScans {
         let Some(abandoned) = self.abandoned.last_mut() else {
             return;
         };
-        let _about = log::about(uid(stalled.pid));
+        let _about = log::about(uid(stalled));
         tracing::warn!(
             "process {}: reading its sockets blocks, so a socket scan was abandoned after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({waiting} scans wait; with {MAX_ABANDONED}, no scan starts)",
             stalled.pid

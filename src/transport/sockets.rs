@@ -2,19 +2,15 @@
 
 //! Reads the open sockets and RDMA devices of one process.
 
-use crate::base::file::LIST_FLAGS;
-use crate::procfs::process::ProcessId;
+use crate::procfs::process_dir::{Descriptors, ProcessDir};
 use crate::shm::socket::{self, ProcessHandle};
 use crate::transport::protocol::Traffic;
-use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::readlinkat;
-use nix::sys::stat::Mode;
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::net::{IpAddr, TcpStream};
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 /// Limit of open files of a process. A process with more is not read: connections would be left out at random.
@@ -46,23 +42,23 @@ pub struct Connection {
 ///
 /// # Errors
 /// The process has ended (ESRCH), has too many open files (EMFILE), or may not be read.
-pub fn read(id: ProcessId) -> io::Result<OpenFiles> {
-    let process = open(id)?;
+pub fn read(process: &ProcessDir) -> io::Result<OpenFiles> {
+    let (handle, descriptors) = open(process)?;
     let mut files = OpenFiles::default();
     let (mut sockets, mut devices) = (HashSet::new(), HashSet::new());
     let mut copies = CopyResults::default();
-    for_each_file(id.pid, |fd, target| {
+    for file in descriptors.targets() {
+        let (fd, target) = file?;
         if is_rdma_device(&target) {
             devices.insert(target);
         } else if is_socket(&target) && !sockets.contains(&target) {
-            if let Some(copy) = copies.make(&process, fd)? {
+            if let Some(copy) = copies.make(&handle, fd)? {
                 files.connections.extend(connection(copy));
                 // Only after a copy: if this descriptor was closed meanwhile, another one of the same socket is tried.
                 sockets.insert(target);
             }
         }
-        Ok(())
-    })?;
+    }
     files.rdma_devices = devices.len();
     copies.check()?;
     Ok(files)
@@ -73,29 +69,30 @@ pub fn read(id: ProcessId) -> io::Result<OpenFiles> {
 ///
 /// # Errors
 /// Those of [`read`].
-pub fn probe(id: ProcessId, may_copy: bool) -> io::Result<usize> {
-    let process = open(id)?;
+pub fn probe(process: &ProcessDir, may_copy: bool) -> io::Result<usize> {
+    let (handle, descriptors) = open(process)?;
     let mut devices = HashSet::new();
     let mut made = CopyResults::default();
-    for_each_file(id.pid, |fd, target| {
+    for file in descriptors.targets() {
+        let (fd, target) = file?;
         if is_rdma_device(&target) {
             devices.insert(target);
         } else if may_copy && !made.has_any && is_socket(&target) {
-            made.make(&process, fd)?;
+            made.make(&handle, fd)?;
         }
-        Ok(())
-    })?;
+    }
     made.check()?;
     Ok(devices.len())
 }
 
-/// Opens a process. Fails with ESRCH if it has ended.
-fn open(id: ProcessId) -> io::Result<ProcessHandle> {
-    let process = ProcessHandle::open(id.pid)?;
-    // The handle is of a later process if the process has ended before.
-    match ProcessId::of(id.pid)? == id {
-        true => Ok(process),
-        false => Err(Errno::ESRCH.into()),
+/// Opens a process and lists its open files. Fails with ESRCH if it has ended.
+fn open(process: &ProcessDir) -> io::Result<(ProcessHandle, Descriptors)> {
+    let handle = ProcessHandle::open(process.id().pid)?;
+    // The handle is of a later process if the process has ended before. Then its directory has no files.
+    let descriptors = process.descriptors(MAX_FILES + 1)?;
+    match descriptors.numbers.len() > MAX_FILES {
+        true => Err(Errno::EMFILE.into()),
+        false => Ok((handle, descriptors)),
     }
 }
 
@@ -105,35 +102,6 @@ fn is_rdma_device(target: &OsStr) -> bool {
 
 fn is_socket(target: &OsStr) -> bool {
     target.as_bytes().starts_with(b"socket:")
-}
-
-/// Calls `visit` with each open file of a process: the descriptor, and what it is (proc_pid_fd(5)).
-fn for_each_file(
-    pid: u32,
-    mut visit: impl FnMut(RawFd, OsString) -> io::Result<()>,
-) -> io::Result<()> {
-    let path = format!("/proc/{pid}/fd");
-    let mut directory = Dir::open(&*path, LIST_FLAGS, Mode::empty())?;
-    let names = directory
-        .iter()
-        .map(|entry| entry.map(|entry| entry.file_name().to_owned()));
-    let names = names.take(MAX_FILES + 3).collect::<Result<Vec<_>, _>>()?;
-    // Beside `.` and `..`.
-    if names.len() > MAX_FILES + 2 {
-        return Err(Errno::EMFILE.into());
-    }
-    for name in names {
-        let Some(fd) = name.to_str().ok().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        match readlinkat(directory.as_fd(), &*name) {
-            Ok(target) => visit(fd, target)?,
-            // The file was closed meanwhile.
-            Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
 }
 
 /// Results of copying the sockets of a process.

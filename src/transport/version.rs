@@ -3,10 +3,11 @@
 //! Version of NIXL that a process has loaded: that of the Python package with its libnixl.
 
 use crate::base::file::LIST_FLAGS;
+use crate::procfs::process_dir::ProcessDir;
 use nix::dir::Dir;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
-use nix::sys::stat::Mode;
-use std::path::{Component, Path, PathBuf};
+use nix::fcntl::{OpenHow, ResolveFlag, openat2};
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path};
 
 /// Limit of names that are read from a directory of Python packages. Thousands are usual.
 const MAX_NAMES: usize = 1 << 14;
@@ -19,18 +20,17 @@ const MAX_VERSION_LEN: usize = 32;
 /// A wheel has libnixl in `site-packages/.nixl_cu12.mesonpy.libs` or `site-packages/nixl_cu12.libs`. Its version is in the name
 /// `site-packages/nixl_cu12-1.5.1.dist-info`.
 #[must_use]
-pub fn of_library(pid: u32, library: &Path) -> Option<String> {
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
+pub fn of_library(process: &ProcessDir, library: &Path) -> Option<String> {
     let is_plain = |part: &Component| matches!(part, Component::RootDir | Component::Normal(_));
     library
         .components()
         .all(|part| is_plain(&part))
         .then_some(())?;
-    below(&root, library)
+    below(process.root().ok()?, library)
 }
 
 /// Returns the version of the package that has a library below a root directory.
-fn below(root: &Path, library: &Path) -> Option<String> {
+fn below(root: OwnedFd, library: &Path) -> Option<String> {
     let mut above = library.ancestors();
     let packages =
         above.find(|dir| dir.ends_with("site-packages") || dir.ends_with("dist-packages"))?;
@@ -42,7 +42,6 @@ fn below(root: &Path, library: &Path) -> Option<String> {
         .to_str()?;
     let package = directory.trim_start_matches('.').split('.').next()?;
     let start = format!("{package}-");
-    let root = open(root, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
     // The path of a mapped file has no links. A link that the process has put there since could lead anywhere.
     let how = OpenHow::new()
         .flags(LIST_FLAGS)
@@ -71,7 +70,7 @@ fn is_version(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::fs::{self, File};
 
     #[test]
     fn version_is_in_the_name_of_the_python_package() {
@@ -85,6 +84,8 @@ mod tests {
         ] {
             fs::create_dir_all(packages.join(name)).expect("made");
         }
+        let root = || File::open(dir.path()).expect("made").into();
+        let own = ProcessDir::open(std::process::id()).expect("it runs");
         for (library, expected) in [
             (".nixl_cu12.mesonpy.libs/libnixl.so", Some("1.5.1")),
             ("nixl_cu12.libs/libnixl-4f1c.so", Some("1.5.1")),
@@ -93,17 +94,13 @@ mod tests {
             (".nixl_cu1.mesonpy.libs/libnixl.so", None),
         ] {
             let library = Path::new("/lib/python3.12/site-packages").join(library);
-            assert_eq!(
-                below(dir.path(), &library).as_deref(),
-                expected,
-                "{library:?}"
-            );
+            assert_eq!(below(root(), &library).as_deref(), expected, "{library:?}");
         }
         for library in ["/lib/libnixl.so", "/none/site-packages/nixl/libnixl.so"] {
-            assert_eq!(below(dir.path(), Path::new(library)), None, "{library}");
+            assert_eq!(below(root(), Path::new(library)), None, "{library}");
         }
         assert_eq!(
-            of_library(1, Path::new("/a/../site-packages/nixl/libnixl.so")),
+            of_library(&own, Path::new("/a/../site-packages/nixl/libnixl.so")),
             None
         );
     }

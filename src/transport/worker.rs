@@ -8,6 +8,7 @@
 
 use crate::base::file::list_names_at;
 use crate::procfs::process::{ProcessId, has_ended};
+use crate::procfs::process_dir::ProcessDir;
 use crate::transport::known_connections::KnownConnections;
 use crate::transport::protocol::{ProcessReading, Request, RequestedProcess, Response};
 use crate::transport::{sockets, version};
@@ -182,9 +183,10 @@ impl Worker {
     }
 
     fn read(&mut self, process: &RequestedProcess) -> io::Result<ProcessReading> {
-        let files = sockets::read(process.id)?;
+        let directory = ProcessDir::of(process.id)?;
+        let files = sockets::read(&directory)?;
         let library = process.library.as_deref();
-        let version = library.and_then(|library| version::of_library(process.id.pid, library));
+        let version = library.and_then(|library| version::of_library(&directory, library));
         Ok(ProcessReading {
             version,
             ..self

@@ -4,7 +4,7 @@
 
 use pmdanixl::journal::record::RECORD_WORDS;
 use pmdanixl::procfs::facts::Facts;
-use pmdanixl::procfs::process::ProcessId;
+use pmdanixl::procfs::process_dir::ProcessDir;
 
 pub use pmdanixl::discovery::name::is_instance_name;
 pub use pmdanixl::event::MAX_VALUE;
@@ -18,8 +18,8 @@ pub const RECORD: usize = 8 * RECORD_WORDS;
 
 /// Container id and pod UID of this process, as the labels of its children have them.
 pub fn own_container() -> [Option<String>; 2] {
-    let own = ProcessId::of(std::process::id()).ok();
-    let own = own.and_then(|own| Facts::of_process(own, &mut |_| false));
+    let own = ProcessDir::open(std::process::id()).ok();
+    let own = own.and_then(|own| Facts::of_process(&own, &mut |_| false));
     let own = own.expect("this process runs");
     ["container_id", "pod_uid"].map(|name| own.get(name).map(str::to_owned))
 }

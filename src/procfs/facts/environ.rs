@@ -5,8 +5,8 @@
 //! The rest of `/proc/PID/environ` may contain tokens and keys. It is read into a buffer that is wiped. Other variables are never
 //! stored, shown or logged.
 
+use crate::procfs::process_dir::ProcessDir;
 use std::collections::HashMap;
-use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, Read};
 
@@ -24,8 +24,8 @@ impl Environ {
     ///
     /// # Errors
     /// Those of [`Environ::read`].
-    pub fn of(pid: u32, names: &[&'static str]) -> io::Result<Self> {
-        Self::read(File::open(format!("/proc/{pid}/environ"))?, names)
+    pub fn of(process: &ProcessDir, names: &[&'static str]) -> io::Result<Self> {
+        Self::read(process.file("environ")?, names)
     }
 
     /// Reads the variables with these names, each ended by a NUL. The first one with a name counts, as in getenv(3).

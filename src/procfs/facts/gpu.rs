@@ -2,12 +2,9 @@
 
 //! GPUs of a process: from CUDA_VISIBLE_DEVICES, or else from its open device files.
 
-use crate::base::file::LIST_FLAGS;
-use nix::dir::Dir;
-use nix::sys::stat::Mode;
+use crate::procfs::process_dir::ProcessDir;
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
+use std::ffi::OsStr;
 
 /// Limit of a list, in bytes: eight GPUs by UUID.
 pub const MAX_LIST: usize = 8 * 41;
@@ -31,26 +28,16 @@ pub fn of_list(list: &str) -> Option<String> {
 
 /// Returns the GPUs that a process has open, in rising order; `None` if it has none or its descriptors may not be read.
 #[must_use]
-pub fn of_open_files(pid: u32) -> Option<String> {
-    // Not std::fs::read_dir, which panics if a directory cannot be closed.
-    let directory = format!("/proc/{pid}/fd");
-    let mut files = Dir::open(&*directory, LIST_FLAGS, Mode::empty()).ok()?;
-    let numbers = files
-        .iter()
-        .take(MAX_DESCRIPTORS)
-        .flatten()
-        .filter_map(|file| {
-            // `.` and `..` are not links.
-            let link = fs::read_link(format!("{directory}/{}", file.file_name().to_str().ok()?));
-            device(&link.ok()?)
-        });
-    let numbers: BTreeSet<u8> = numbers.collect();
+pub fn of_open_files(process: &ProcessDir) -> Option<String> {
+    let files = process.descriptors(MAX_DESCRIPTORS).ok()?;
+    let targets = files.targets().flatten();
+    let numbers: BTreeSet<u8> = targets.filter_map(|(_, file)| device(&file)).collect();
     let numbers = Vec::from_iter(numbers.iter().map(u8::to_string));
     of_list(&numbers.join(","))
 }
 
 /// Returns the number of the GPU that has this device file.
-fn device(path: &Path) -> Option<u8> {
+fn device(path: &OsStr) -> Option<u8> {
     path.to_str()?.strip_prefix(DEVICE)?.parse().ok()
 }
 
@@ -98,8 +85,8 @@ mod tests {
 
     #[test]
     fn device_file_of_a_gpu_gives_its_number() {
-        assert_eq!(device(Path::new("/dev/nvidia0")), Some(0));
-        assert_eq!(device(Path::new("/dev/nvidia13")), Some(13));
+        assert_eq!(device(OsStr::new("/dev/nvidia0")), Some(0));
+        assert_eq!(device(OsStr::new("/dev/nvidia13")), Some(13));
         for other in [
             "/dev/nvidia",
             "/dev/nvidiactl",
@@ -110,13 +97,13 @@ mod tests {
             "/srv/dev/nvidia0",
             "/dev/null",
         ] {
-            assert_eq!(device(Path::new(other)), None, "{other}");
+            assert_eq!(device(OsStr::new(other)), None, "{other}");
         }
     }
 
     #[test]
     fn process_without_open_gpu_device_has_none() {
-        assert_eq!(of_open_files(std::process::id()), None);
-        assert_eq!(of_open_files(u32::MAX), None);
+        let own = ProcessDir::open(std::process::id()).expect("it runs");
+        assert_eq!(of_open_files(&own), None);
     }
 }

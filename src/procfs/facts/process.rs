@@ -25,8 +25,7 @@ use crate::procfs::facts::labels::Facts;
 use crate::procfs::facts::server::{EngineServer, LMCACHE_ROLE, SYSTEM_PORT};
 use crate::procfs::facts::{engine, gpu};
 use crate::procfs::process::ProcessId;
-use std::fs::File;
-use std::io::Read;
+use crate::procfs::process_dir::ProcessDir;
 
 const LOCAL_RANK: &str = "LOCAL_RANK";
 const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
@@ -44,20 +43,13 @@ struct StartData {
 }
 
 impl StartData {
-    fn read(pid: u32) -> Self {
+    fn read(process: &ProcessDir) -> Self {
+        let line = process.read("cmdline", MAX_CMDLINE).unwrap_or_default();
         Self {
-            line: CommandLine::parse(&read_prefix(pid, "cmdline", MAX_CMDLINE)),
-            environ: Environ::of(pid, &NAMES).ok(),
+            line: CommandLine::parse(&line),
+            environ: Environ::of(process, &NAMES).ok(),
         }
     }
-}
-
-/// Returns the first bytes of a file of a process; empty if it cannot be read.
-fn read_prefix(pid: u32, file: &str, limit: u64) -> Vec<u8> {
-    let mut content = Vec::new();
-    let file = File::open(format!("/proc/{pid}/{file}"));
-    let read = file.and_then(|file| file.take(limit).read_to_end(&mut content));
-    read.map(|_| content).unwrap_or_default()
 }
 
 /// Facts that all ranks of a server share. `Some(None)`: it is certain that there is none.
@@ -86,15 +78,15 @@ impl SharedFacts {
 }
 
 impl Facts {
-    /// Reads the facts of a process from /proc. Returns `None` if the process has ended, since another process may have its id. May
-    /// block without end. Ancestors are read if they can have missing facts, up to the first one for which `may_read` returns false.
+    /// Reads the facts of a process from /proc. Returns `None` if the process has ended, since some may be missing. May block without
+    /// end. Ancestors are read if they can have missing facts, up to the first one for which `may_read` returns false.
     #[must_use]
     pub fn of_process(
-        process: ProcessId,
+        process: &ProcessDir,
         may_read: &mut dyn FnMut(ProcessId) -> bool,
     ) -> Option<Self> {
-        let start = StartData::read(process.pid);
-        let cgroup = read_prefix(process.pid, "cgroup", MAX_CGROUP);
+        let start = StartData::read(process);
+        let cgroup = process.read("cgroup", MAX_CGROUP).unwrap_or_default();
         let cgroup = Cgroup::parse(&String::from_utf8_lossy(&cgroup));
         let line = start.line.as_ref();
         let own = |name| start.environ.as_ref().and_then(|environ| environ.get(name));
@@ -109,11 +101,10 @@ impl Facts {
         shared.note(&start);
         for ancestor in ancestors::of(process) {
             let is_known = shared.job.is_some() && shared.server.is_some();
-            if is_known || !may_read(ancestor) {
+            if is_known || !may_read(ancestor.id()) {
                 break;
             }
-            let start = StartData::read(ancestor.pid);
-            // The ancestor may have ended meanwhile, and another process may have its id.
+            let start = StartData::read(&ancestor);
             if start.line.is_none() || !ancestor.is_running() {
                 break;
             }
@@ -127,14 +118,13 @@ impl Facts {
         facts.set("container_id", cgroup.container_id);
         facts.set("pod_uid", cgroup.pod_uid);
         facts.set("engine", engine.or(server.map(|server| server.engine)));
-        facts.set("gpu", gpu.or_else(|| gpu::of_open_files(process.pid)));
+        facts.set("gpu", gpu.or_else(|| gpu::of_open_files(process)));
         facts.set("slurm_job_id", shared.job.flatten());
         facts.set("rank", line.and_then(CommandLine::rank));
         facts.set("role", server.and_then(|server| server.role));
         facts.set("port", server.and_then(|server| server.port));
         facts.set("command", line.and_then(CommandLine::shown));
-        let now = ProcessId::of(process.pid).ok()?;
-        (now == process).then_some(facts)
+        process.stat().is_ok().then_some(facts)
     }
 }
 
@@ -213,9 +203,10 @@ mod tests {
     fn process_facts_are_rank_job_and_gpus_without_secrets() {
         let (mut child, writer) = sleeper();
         let end = Instant::now() + Duration::from_secs(120);
+        let writer = ProcessDir::of(writer).expect("it runs");
         // During execve(2) the environment is empty.
         let facts = loop {
-            let facts = Facts::of_process(writer, &mut |_| true).expect("it runs");
+            let facts = Facts::of_process(&writer, &mut |_| true).expect("it runs");
             if facts.get("local_rank").is_some() || Instant::now() > end {
                 break facts;
             }
@@ -235,15 +226,11 @@ mod tests {
     }
 
     #[test]
-    fn ended_or_other_process_has_no_facts() {
+    fn ended_process_has_no_facts() {
         let (mut child, writer) = sleeper();
-        let earlier = ProcessId {
-            start: writer.start - 1,
-            ..writer
-        };
-        assert_eq!(Facts::of_process(earlier, &mut |_| true), None);
+        let writer = ProcessDir::of(writer).expect("it runs");
         child.kill().expect("it runs");
         child.wait().expect("our child");
-        assert_eq!(Facts::of_process(writer, &mut |_| true), None);
+        assert_eq!(Facts::of_process(&writer, &mut |_| true), None);
     }
 }
