@@ -8,31 +8,23 @@ use crate::base::file::{FileFacts, FileId, list_names_at};
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::pods::Pods;
 use crate::procfs::process::{INIT_PID, ProcessId, has_ended, sees_host};
-use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::scan_threads::ScanContext;
 use nix::sys::stat::makedev;
 #[cfg(test)]
 use nix::sys::stat::{major, minor};
 use nix::unistd::geteuid;
-use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub mod library;
+pub mod scanned;
 use library::Libraries;
+use scanned::ScannedProcess;
 
-// Limits, since any user can create any number of mappings, of files with names of any length.
-
-/// Limit of names, with their devices, of one inode number in one process.
-const MAX_PATHS: usize = 16;
-/// Limit of processes with one inode number mapped.
-const MAX_MAPPING_PROCESSES: usize = 1024;
-/// Limit of a name in comm, in bytes. The kernel has 16, and longer ones for its own threads.
-pub const MAX_COMMAND: u64 = 64;
-/// Limit of a line of maps, in bytes. A path that open(2) accepts has at most 4,096.
-const MAX_LINE: u64 = 8192;
+/// Limit of names of one inode number in all processes, since any user can create any number of mappings.
+const MAX_MAPPINGS: usize = 1024;
 
 /// What a process scan looks for.
 #[derive(Debug, Default)]
@@ -141,95 +133,52 @@ impl ProcessScan {
             // With hidepid (proc(5)) the init process is hidden as well.
             is_complete: sees_host() && pids.contains(&INIT_PID),
             pods: Pods::read(&request.pod_logs),
-            request,
             ..Self::default()
         };
         for pid in pids {
-            if let Err(err) = scan.read_process(pid, context) {
-                // A process that may not be read may have anything mapped. The host's init process is not an agent, and some
-                // kernels deny access to it.
-                let is_denied = err.kind() == ErrorKind::PermissionDenied;
-                let is_init = pid == INIT_PID && is_denied;
-                scan.is_complete &= has_ended(&err) || is_init;
-                scan.has_unreadable |= is_denied && !is_init;
+            match ScannedProcess::read(pid, &request, context) {
+                Ok(process) => scan.add(process),
+                Err(err) => {
+                    // A process that may not be read may have anything mapped. The host's init process is not an agent, and some
+                    // kernels deny access to it.
+                    let is_denied = err.kind() == ErrorKind::PermissionDenied;
+                    let is_init = pid == INIT_PID && is_denied;
+                    scan.is_complete &= has_ended(&err) || is_init;
+                    scan.has_unreadable |= is_denied && !is_init;
+                }
             }
         }
+        scan.request = request;
         scan.duration = started.elapsed();
         scan
     }
 
-    fn read_process(&mut self, pid: u32, context: &ScanContext) -> io::Result<()> {
-        let directory = ProcessDir::open(pid)?;
-        let id = directory.id();
-        if !context.may_read(id) {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        // Empty if the first thread of the process has ended, although others may run. It must not make the scan incomplete: any user
-        // can start such a process.
-        let maps = directory.file("maps")?;
-        // Evaluated only for processes with a requested mapping, which are few.
-        let process = LazyCell::new(|| {
-            let command = directory.read("comm", MAX_COMMAND).unwrap_or_default();
-            MappingProcess {
-                id,
-                addresses: Vec::new(),
-                // A user id that cannot exist (chown(2): -1 means no change).
-                uid: directory.uid().unwrap_or(u32::MAX),
-                command: String::from_utf8_lossy(&command).trim_end().to_owned(),
-            }
-        });
-        let (mut maps, mut line) = (BufReader::new(maps), Vec::new());
-        let (mut mapped, mut libraries) = (HashSet::new(), Libraries::default());
-        // If the process ends meanwhile, what was read until then stays.
-        while read_line(&mut maps, &mut line)? {
-            let mapping = shared_mapping(&line);
-            if let Some((path, ino)) = mapping.filter(|(_, ino)| self.request.includes(*ino)) {
-                mapped.insert(ino);
-                self.is_complete &= self.add(path, ino, address(&line), &process);
-            }
-            libraries.note(&line);
-        }
-        if libraries.has_backend() && process.is_agent() {
+    /// Adds a process.
+    fn add(&mut self, scanned: ScannedProcess) {
+        let ScannedProcess { process, .. } = scanned;
+        self.is_complete &= scanned.is_complete;
+        if scanned.libraries.has_backend() && process.is_agent() {
             self.nixl_processes.push(NixlProcess {
-                id,
+                id: process.id,
                 uid: process.uid,
                 command: process.command.clone(),
-                libraries,
+                libraries: scanned.libraries,
             });
         }
-        let mut files = self.request.files.keys();
-        if files.any(|file| mapped.contains(&file.ino)) && process.is_agent() {
-            // An ancestor may stall the scan too, so it is reported.
-            let facts = Facts::of_process(&directory, &mut |ancestor| context.may_read(ancestor));
-            self.facts.extend(facts.map(|facts| (id, facts)));
+        let facts = scanned.facts.map(|facts| (process.id, facts));
+        self.facts.extend(facts);
+        for (inode, files) in scanned.files {
+            let known = self.by_inode.entry(inode).or_default();
+            let room = MAX_MAPPINGS - known.len();
+            self.is_complete &= files.len() <= room;
+            known.extend(files.into_iter().take(room).map(|file| {
+                let process = MappingProcess {
+                    addresses: file.addresses,
+                    ..process.clone()
+                };
+                (file.path, process)
+            }));
         }
-        Ok(())
-    }
-
-    /// Notes that a process has an inode number mapped. Returns false if a limit is reached.
-    fn add(&mut self, path: String, ino: u64, address: u64, process: &MappingProcess) -> bool {
-        let known = self.by_inode.entry(ino).or_default();
-        let all = known.len();
-        let own = known.iter_mut().rev();
-        let own = own.take_while(|(_, other)| other.id == process.id);
-        // One process may have the inode number of several file systems mapped.
-        let mut paths = 0;
-        for (other, mapped) in own {
-            if *other == path {
-                if mapped.addresses.len() < MAX_PATHS {
-                    mapped.addresses.push(address);
-                }
-                return true;
-            }
-            paths += 1;
-        }
-        let has_room = all < MAX_MAPPING_PROCESSES && paths < MAX_PATHS;
-        if has_room {
-            let mut process = process.clone();
-            process.addresses.push(address);
-            known.push((path, process));
-        }
-        has_room
     }
 
     /// Returns the processes that have a file mapped. On btrfs and overlayfs the device number in maps differs from the one of
@@ -293,28 +242,11 @@ pub fn openers<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> 
     all
 }
 
-/// Returns the first address in a line of maps.
-fn address(line: &[u8]) -> u64 {
-    let end = line.iter().position(|&byte| byte == b'-').unwrap_or(0);
-    let text = std::str::from_utf8(&line[..end]).unwrap_or_default();
-    u64::from_str_radix(text, 16).unwrap_or_default()
-}
-
 /// Returns the device number in a text of /proc/PID/maps.
 fn device_number(text: &str) -> Option<u64> {
     let (major, minor) = text.split_once(':')?;
     let number = |hex| u64::from_str_radix(hex, 16).ok();
     Some(makedev(number(major)?, number(minor)?))
-}
-
-/// Reads the next line of maps, cut to [`MAX_LINE`] bytes. Returns false at the end.
-fn read_line(maps: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
-    line.clear();
-    maps.by_ref().take(MAX_LINE).read_until(b'\n', line)?;
-    if line.len() as u64 == MAX_LINE && !line.ends_with(b"\n") {
-        maps.skip_until(b'\n')?;
-    }
-    Ok(!line.is_empty())
 }
 
 impl MappingProcess {
@@ -330,21 +262,6 @@ impl MappingProcess {
     pub fn is_pmdanixl(&self, users: &[u32]) -> bool {
         self.command == "pmdanixl" && (self.uid == 0 || users.contains(&self.uid))
     }
-}
-
-/// Returns `device path` and inode of a line of maps, if it is a writable shared mapping of a file (proc_pid_maps(5)).
-#[must_use]
-pub fn shared_mapping(line: &[u8]) -> Option<(String, u64)> {
-    // Most of the thousands of lines end here.
-    let mode = line.split(|&byte| byte == b' ').nth(1)?;
-    if !(mode.starts_with(b"rw") && mode.ends_with(b"s")) {
-        return None;
-    }
-    let line = String::from_utf8_lossy(line);
-    let mut fields = line.trim_end_matches('\n').splitn(6, ' ').skip(3);
-    let (device, ino) = (fields.next()?, fields.next()?.parse().ok()?);
-    let path = fields.next().unwrap_or_default().trim_start();
-    (ino != 0).then(|| (format!("{device} {path}"), ino))
 }
 
 #[cfg(test)]

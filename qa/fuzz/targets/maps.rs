@@ -3,7 +3,7 @@
 //! Fuzz target: `/proc/PID/maps`, which has file names that untrusted users have chosen.
 
 use super::Input;
-use pmdanixl::procfs::process_scan::shared_mapping;
+use pmdanixl::procfs::process_scan::scanned::shared_mapping;
 
 /// The input is an inode, the path of the file, and then lines of maps.
 pub fn run(input: &[u8]) {

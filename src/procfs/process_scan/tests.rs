@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
+use super::scanned::{MAX_LINE, MAX_PATHS, read_line, shared_mapping};
 use super::*;
 use crate::shm;
+use std::io::BufReader;
 
 fn scan(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> ProcessScan {
     let request = ScanRequest {
@@ -127,26 +129,32 @@ fn scan_keeps_requested_inodes_only() {
 
 #[test]
 fn mappings_of_an_inode_are_limited() {
-    let process = |pid| MappingProcess {
-        id: ProcessId { pid, start: 1 },
-        addresses: Vec::new(),
-        uid: 0,
-        command: "python3".into(),
+    let scanned = |pid| ScannedProcess {
+        process: MappingProcess::unnamed(ProcessId { pid, start: 1 }),
+        files: HashMap::new(),
+        facts: None,
+        libraries: Libraries::default(),
+        is_complete: true,
     };
-    let mut process_scan = ProcessScan::default();
-    let added = (0..2000).map(|pid| process_scan.add("fe:00 /ring".into(), 7, 1, &process(pid)));
-    assert_eq!(
-        added.filter(|&has_room| has_room).count(),
-        MAX_MAPPING_PROCESSES
-    );
-    assert_eq!(process_scan.by_inode[&7].len(), MAX_MAPPING_PROCESSES);
-    let paths =
-        (0..100).map(|number| process_scan.add(format!("fe:00 /{number}"), 8, 1, &process(1)));
+    let mut process_scan = ProcessScan {
+        is_complete: true,
+        ..ProcessScan::default()
+    };
+    for pid in 0..=1024 {
+        assert_eq!(process_scan.by_inode.get(&7).map_or(0, Vec::len), pid);
+        assert!(process_scan.is_complete);
+        let mut scanned = scanned(u32::try_from(pid).expect("small"));
+        assert!(scanned.add("fe:00 /ring".into(), 7, 1));
+        process_scan.add(scanned);
+    }
+    assert_eq!(process_scan.by_inode[&7].len(), MAX_MAPPINGS);
+    assert!(!process_scan.is_complete);
+    let mut scanned = scanned(1);
+    let paths = (0..100).map(|number| scanned.add(format!("fe:00 /{number}"), 8, 1));
     assert_eq!(paths.filter(|&has_room| has_room).count(), MAX_PATHS);
-    assert!(
-        process_scan.add("fe:00 /3".into(), 8, 1, &process(1)),
-        "it is known"
-    );
+    assert!(scanned.add("fe:00 /3".into(), 8, 2), "it is known");
+    assert_eq!(scanned.files[&8][3].addresses, [1, 2]);
+    assert!(scanned.add("fe:00 /ring".into(), 9, 1), "another inode");
 }
 
 #[test]
