@@ -70,7 +70,8 @@ def end(*ended, patience=30):
             left = [process for process in left if process.poll() is None or in_group(process.pid)]
     for process in ended:
         process.wait()
-        RUNNING.remove(process)
+        if process in RUNNING:  # not if a signal has interrupted an earlier call
+            RUNNING.remove(process)
 
 
 def end_all(but=None, patience=30):

@@ -80,9 +80,6 @@ def interrupted(number, _frame):
     """Ends the run after a signal like after an error, so that all processes are ended."""
     if number == signal.SIGALRM:
         raise Failure(f"not in {LIMIT} s: a process hangs, or this host is too slow")
-    signal.alarm(0)
-    for one in SIGNALS:
-        signal.signal(one, lambda *_: None)  # Python reports an earlier signal as an error if SIG_IGN is set now
     print("gpu: ending...", file=sys.stderr, flush=True)
     raise SystemExit(128 + number)
 
@@ -152,6 +149,9 @@ def main():
             own_pcp(args.pack, logs)
         run(world, table)
     finally:
+        signal.alarm(0)
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: None)  # Python reports an earlier signal as an error if SIG_IGN is set now
         world.end()
         shutil.rmtree(rings)
         if not table.failed:
