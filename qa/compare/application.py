@@ -11,7 +11,7 @@ import time
 
 import output
 
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../engines"))
+sys.path[1:1] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "../engines")]
 import processes  # noqa: E402
 from wait import Failure  # noqa: E402
 
@@ -24,11 +24,10 @@ class Ranks:
     """Running ranks, in a ring: each transfers to and from the next one."""
 
     def __init__(self, python, way, log):
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("NIXL_TELEMETRY_")}
         self.log = log
         self.processes = []
         for rank in range(way.ranks):
-            env = clean | {"LOCAL_RANK": str(rank)} | way.environment(rank)
+            env = os.environ | {"LOCAL_RANK": str(rank)} | way.environment(rank)
             command = [python, os.path.join(HERE, "rank.py"), f"rank-{rank}", str(output.SIZE)]
             self.processes.append(processes.start(command, log, env, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         self.own = {f"rank-{rank}": 0 for rank in range(way.ranks)}

@@ -16,7 +16,7 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../engines"))
+sys.path[1:1] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "../engines")]
 import application  # noqa: E402
 import output  # noqa: E402
 import processes  # noqa: E402

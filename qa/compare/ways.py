@@ -10,7 +10,7 @@ import tempfile
 
 import output
 
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../engines"))
+sys.path[1:1] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "../engines")]
 import processes  # noqa: E402
 from values import Pmcd  # noqa: E402
 

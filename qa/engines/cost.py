@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Cost of telemetry for an application: requests per second with telemetry drained, not drained, and off."""
 
+import contextlib
 import os
-import signal
 import statistics
 
 from pair import Pair
@@ -20,13 +20,9 @@ def cost(world, report):
         for number in range(ROUNDS):
             for kind in rates if number % 2 == 0 else reversed(list(rates)):
                 pair = without if kind == "telemetry off" else with_rings
-                if kind == "not drained":
-                    world.pmcd.signal_pmda(signal.SIGSTOP)
                 load = pair.load(seed=10 + number)
-                try:
+                with world.pmcd.paused() if kind == "not drained" else contextlib.nullcontext():
                     rates[kind].append(load.run(REQUESTS))
-                finally:
-                    world.pmcd.signal_pmda(signal.SIGCONT)
                 report.say(f"run {number + 1}, {kind}: {rates[kind][-1]:.2f} requests/s ({load.text()}), load average "
                            f"{os.getloadavg()[0]:.1f}")
     finally:

@@ -13,6 +13,11 @@ RUNNING = []
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 
+# The caller's settings of NIXL change no run, neither those of the environment nor those of ~/.nixl.cfg and /etc/nixl.cfg.
+for variable in [name for name in os.environ if name.startswith("NIXL_")]:
+    del os.environ[variable]
+os.environ["NIXL_CONFIG_FILE"] = "/dev/null"
+
 
 def end_with_parent():
     """Makes the kernel kill this process when its parent ends, also by SIGKILL."""
@@ -53,24 +58,25 @@ def in_group(group):
     return False
 
 
-def end(process, patience=30):
-    """Ends a process and its group with SIGTERM, then SIGKILL."""
+def end(*ended, patience=30):
+    """Ends processes and their groups, all at once: with SIGTERM, then SIGKILL."""
     for number in signal.SIGTERM, signal.SIGKILL:
-        if in_group(process.pid):
+        left = [process for process in ended if in_group(process.pid)]
+        for process in left:
             os.killpg(process.pid, number)
         limit = time.monotonic() + patience
-        while in_group(process.pid) and time.monotonic() < limit:
-            process.poll()
+        while left and time.monotonic() < limit:
             time.sleep(0.2)
-    process.wait()
-    RUNNING.remove(process)
+            left = [process for process in left if process.poll() is None or in_group(process.pid)]
+    for process in ended:
+        process.wait()
+        if process in RUNNING:  # not if a signal has interrupted an earlier call
+            RUNNING.remove(process)
 
 
-def end_all(but=None):
-    """Ends all running processes except `but`, the last one first."""
-    for process in list(reversed(RUNNING)):
-        if process is not but:
-            end(process)
+def end_all(but=None, patience=30):
+    """Ends all running processes except `but`."""
+    end(*(process for process in RUNNING if process is not but), patience=patience)
 
 
 def read(pid, name):

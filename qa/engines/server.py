@@ -37,7 +37,7 @@ class Server:
         self.side, self.port, self.role, self.ranks = side, port, role, ranks
         self.log_path = os.path.join(cache, "logs", f"{side}-{port}-{time.time_ns() // 1000000}.log")
         venv = os.path.join(cache, "venv", "bin")
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("NIXL_", "VLLM_", "UCX_"))}
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "UCX_"))}
         env.update(SETTINGS, VLLM_NIXL_SIDE_CHANNEL_PORT=str(port + 1), VLLM_LOG_STATS_INTERVAL=str(LOG_INTERVAL))
         env["PATH"] = venv + os.pathsep + env["PATH"]
         env.update(variables or {})
@@ -108,4 +108,4 @@ class Server:
 
     def stop(self):
         """Ends the server and its processes."""
-        processes.end(self.process, 60)
+        processes.end(self.process, patience=60)

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A private pmcd with pmdanixl, and its values from pminfo."""
 
+import contextlib
 import json
 import os
 import re
-import signal
+import shutil
 import subprocess
 
 import processes
 from wait import Failure, until
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Continues the processes of its arguments at the end of its input, which is the end of this process at the latest.
+PAUSE = 'kill -STOP "$@"; cat; kill -CONT "$@"'
 INSTANCE = re.compile(r'    inst \[\d+ or "(.*)"\] (value|labels) (.*)$')
 
 
@@ -29,7 +32,7 @@ class Pmcd:
         env = os.path.join(directory, "env")
         until("the environment of pmcd", lambda: os.path.exists(env) or self.process.poll() is not None, 120)
         if not os.path.exists(env):
-            raise Failure(f"pmcd did not start: see {self.log.name}")
+            raise Failure(f"pmcd did not start: see {self.log.name}; {space(directory)}")
         output = subprocess.check_output(["sh", "-c", '. "$0" && env -0', env], text=True)
         self.env = dict(line.split("=", 1) for line in output.split("\0") if "=" in line)
         subprocess.run([self.env["PCP_BINADM_DIR"] + "/pmcd_wait", "-t", "120"], env=self.env, check=True)
@@ -72,15 +75,31 @@ class Pmcd:
         """Returns the processes of pmdanixl."""
         return [pid for pid in processes.descendants(self.process.pid) if processes.read(pid, "comm").strip() == "pmdanixl"]
 
-    def signal_pmda(self, number):
-        """Sends a signal to pmdanixl."""
-        for pid in self.pmda():
-            os.kill(pid, number)
+    @contextlib.contextmanager
+    def paused(self):
+        """Stops pmdanixl meanwhile. A shell continues it, also if this process is killed."""
+        pids = self.pmda()
+        if not pids:
+            raise Failure("pmdanixl has ended")
+        shell = subprocess.Popen(["sh", "-c", PAUSE, "sh", *map(str, pids)], stdin=subprocess.PIPE, start_new_session=True)
+
+        def stopped():
+            return all(processes.read(pid, "stat").rpartition(")")[2].split()[:1] == ["T"] for pid in pids)
+        try:
+            until("pmdanixl is stopped", stopped, 10, 0.1)
+            yield
+        finally:
+            shell.communicate()
 
     def stop(self):
         """Ends pmcd and the PMDA."""
-        self.signal_pmda(signal.SIGCONT)
         processes.end(self.process)
+
+
+def space(path):
+    """Returns what a Failure says about the file system of a path."""
+    path = os.path.dirname(path)
+    return f"{path} has {shutil.disk_usage(path).free >> 20:,} MiB free"
 
 
 def plain(text):

@@ -25,7 +25,7 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../nixl"))
+sys.path[1:1] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "../nixl")]
 import workload  # noqa: E402
 
 
@@ -43,7 +43,8 @@ class Agent:
         self.agent = api.nixl_agent(name, conf)
         self.kind, self.at = kind, at
         self.agent.register_memory([(at, size, 0, "block")], kind)
-        self.sums = dict(tx_requests=0, rx_requests=0, tx_bytes=0, rx_bytes=0, registered=size, xfer_time_us=0, xfer_post_time_us=0)
+        self.sums = dict(tx_requests=0, rx_requests=0, tx_bytes=0, rx_bytes=0, registered=size, deregistered=0,
+                         xfer_time_us=0, xfer_post_time_us=0, errors=0)
 
     def address(self):
         """Returns what another agent needs to transfer to this one."""

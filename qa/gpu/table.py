@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The table of `make gpu`, in Markdown."""
 
-import sys
-
 
 class Table:
-    """Rows with what was seen and a verdict."""
+    """Rows with what was seen and a verdict. Each one is printed at once, so that a run that is killed has shown the rows before."""
 
     def __init__(self):
-        self.rows, self.passed, self.failed = [], 0, 0
+        self.rows, self.passed, self.failed = 0, 0, 0
 
     def check(self, what, right, seen, wrong="FAIL"):
         """Adds a row that has a right answer. `wrong` is the verdict for another answer."""
@@ -25,13 +23,11 @@ class Table:
         self.add(what, reason, "left out")
 
     def add(self, what, seen, verdict):
-        """Adds a row and shows it as progress."""
-        self.rows.append(f"| {what} | {seen} | {verdict} |")
-        print(self.rows[-1], file=sys.stderr, flush=True)
-
-    def text(self):
-        """Returns the whole table."""
-        return "\n".join(["| what | seen | verdict |", "| --- | --- | --- |", *self.rows])
+        """Adds a row."""
+        if not self.rows:
+            print("| what | seen | verdict |\n| --- | --- | --- |")
+        self.rows += 1
+        print(f"| {what} | {seen} | {verdict} |", flush=True)
 
 
 def amount(number):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the groups of rows of `make gpu` share: applications, private daemons, and the comparison of sums."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -9,24 +8,24 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path += [os.path.join(HERE, folder) for folder in ("../engines", "../compare", "../nixl")]
+# Before PYTHONPATH, which may have other modules of these names.
+sys.path[1:1] = [os.path.join(HERE, folder) for folder in ("../engines", "../compare", "../nixl")]
 from application import processor, spent  # noqa: E402
 import processes  # noqa: E402
-from values import Pmcd  # noqa: E402
-from wait import Failure, until, within  # noqa: E402
+from values import Pmcd, space  # noqa: E402
+from wait import Failure, within  # noqa: E402
 
 # Metric of each sum that an application counts.
 SUMS = {
     "tx_requests": "nixl.transfer.tx_requests", "rx_requests": "nixl.transfer.rx_requests",
     "tx_bytes": "nixl.transfer.tx_bytes", "rx_bytes": "nixl.transfer.rx_bytes", "registered": "nixl.memory.registered",
-    "xfer_time_us": "nixl.performance.xfer_time_us", "xfer_post_time_us": "nixl.performance.xfer_post_time_us",
+    "deregistered": "nixl.memory.deregistered", "xfer_time_us": "nixl.performance.xfer_time_us",
+    "xfer_post_time_us": "nixl.performance.xfer_post_time_us", "errors": "nixl.errors.total",
 }
 FLUSH = 5  # seconds; NIXL writes its ring every 0.1 s, and the daemon reads it every 0.05 s
 SIZE = 64 << 20  # bytes of an agent's block
 # Settings of the caller that would change what is measured.
-SETTINGS = ("NIXL_TELEMETRY_", "CUDA_VISIBLE_", "UCX_", "TORCH_ALLOW_TF32_")
-# Continues the processes of its arguments at the end of its input, which is the end of this process at the latest.
-PAUSE = 'kill -STOP "$@"; cat; kill -CONT "$@"'
+SETTINGS = ("CUDA_VISIBLE_", "UCX_", "TORCH_ALLOW_TF32_")
 
 
 class Application:
@@ -36,12 +35,16 @@ class Application:
         """`environment` has variables by name. None removes a variable."""
         env = {key: value for key, value in os.environ.items() if not key.startswith(SETTINGS)}
         # UCX writes a warning for each transfer that it cannot do in the best way.
-        env |= {"UCX_LOG_LEVEL": "error", "UCX_POSIX_DIR": world.parent, "OMP_NUM_THREADS": "1", "NIXL_PACKAGE": world.package}
+        env |= {"UCX_LOG_LEVEL": "error", "UCX_POSIX_DIR": world.parent, "OMP_NUM_THREADS": "1", "NIXL_PACKAGE": world.package,
+                "NIXL_TELEMETRY_ENABLE": "n"}
+        # Otherwise UCX listens at the addresses of this host.
+        env["UCX_NET_DEVICES"] = "lo"
         # The order of NVML, which numbers the GPUs of PCP's PMDA nvidia.
         env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": world.uuid}
         if telemetry:
             env |= {"NIXL_TELEMETRY_ENABLE": "y", "NIXL_TELEMETRY_EXPORTER": "BUFFER", "NIXL_TELEMETRY_DIR": telemetry}
         env = {key: value for key, value in (env | environment).items() if value is not None}
+        self.rings = world.rings
         self.log = open(os.path.join(world.logs, name + ".log"), "w", encoding="utf-8")
         command = [sys.executable, "-B", os.path.join(HERE, script), *arguments]
         self.process = processes.start(command, self.log, env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -58,20 +61,12 @@ class Application:
                 return json.loads(line)
             self.log.write(line.decode("utf-8", "replace"))
         self.log.flush()
-        raise Failure(f"{os.path.basename(self.log.name)}: the process has ended")
+        raise Failure(f"{os.path.basename(self.log.name)}: the process has ended; {space(self.rings)}")
 
     def ask(self, **request):
         """Writes a request and returns the answer."""
         self.tell(**request)
         return self.answer()
-
-    def end(self):
-        """Ends the process."""
-        self.process.kill()
-        processes.end(self.process)
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.log.close()
 
 
 class Pair:
@@ -103,13 +98,12 @@ class Pair:
         return self.initiator.answer()
 
     def sums(self):
-        """Returns what the initiator has counted, by agent."""
-        return self.initiator.ask(sums=True)
+        """Returns what both processes have counted, by agent."""
+        return self.initiator.ask(sums=True) | self.target.ask(sums=True)
 
     def end(self):
         """Ends both processes."""
-        self.initiator.end()
-        self.target.end()
+        processes.end(self.initiator.process, self.target.process)
 
 
 class World:
@@ -139,6 +133,11 @@ class World:
             self.pmcd.log.close()
         self.pmcd = None
 
+    def end(self):
+        """Ends all processes: the applications at once, then the daemon."""
+        processes.end_all(but=self.pmcd and self.pmcd.process, patience=10)
+        self.stop()
+
     def value(self, metric, instance):
         """Returns a value of an agent, or None."""
         return self.pmcd.values(metric).get(metric, {}).get(instance)
@@ -154,34 +153,13 @@ class World:
             shown = self.pmcd.values(*SUMS.values())
             return [(agent, name, shown.get(SUMS[name], {}).get(agent), counted)
                     for agent, own in sums.items() for name, counted in own.items()
-                    if shown.get(SUMS[name], {}).get(agent) != counted]
+                    if shown.get(SUMS[name], {}).get(agent, 0) != counted]
         within(FLUSH, lambda: not compare(), 0.2)
         return compare()
 
-    def daemon(self):
-        """Returns the processes of the daemon."""
-        pids = self.pmcd.pmda()
-        if not pids:
-            raise Failure("pmdanixl has ended")
-        return pids
-
-    @contextlib.contextmanager
-    def paused(self):
-        """Stops the daemon meanwhile. A shell continues it, also if this process is killed."""
-        pids = self.daemon()
-        shell = subprocess.Popen(["sh", "-c", PAUSE, "sh", *map(str, pids)], stdin=subprocess.PIPE, start_new_session=True)
-
-        def stopped():
-            return all(processes.read(pid, "stat").rpartition(")")[2].split()[:1] == ["T"] for pid in pids)
-        try:
-            until("pmdanixl is stopped", stopped, 10, 0.1)
-            yield
-        finally:
-            shell.communicate()
-
     def processor(self, seconds):
         """Returns the processor time of the daemon and its worker in % of a core, over so many seconds."""
-        pids = self.daemon()
+        pids = self.pmcd.pmda()
         before, start = processor(pids), time.monotonic()
         time.sleep(seconds)
         return 100 * spent(before, pids) / (time.monotonic() - start)

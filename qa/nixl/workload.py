@@ -136,6 +136,8 @@ class Initiator:
 
 def load_api(packages=("nixl_cu12", "nixl_cu13")):
     """Returns the Python API of the first of these NIXL wheels that is installed, and its version."""
+    # Otherwise ~/.nixl.cfg or /etc/nixl.cfg would set variables that the caller leaves unset.
+    os.environ["NIXL_CONFIG_FILE"] = "/dev/null"
     if importlib.util.find_spec("torch") is None:
         torch = types.ModuleType("torch")  # the wheels need only its type names
         torch.Tensor = type("Tensor", (), {})
