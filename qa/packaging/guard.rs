@@ -36,7 +36,7 @@ const HARMS: &[(&str, &str)] = &[
         "/var/config/pmlogconf was not there",
     ),
     (
-        "NIXL_QA_RUN=$run setsid sleep 100 & until grep -qz '^sleep' /proc/$!/cmdline; do sleep 0.1; done",
+        "NIXL_QA_RUN=$run setsid sleep 100 & until grep -qx sleep /proc/$!/comm; do sleep 0.1; done",
         " is left: sleep 100",
     ),
     ("mount -t tmpfs tmpfs $run", "a mount is left: "),
