@@ -28,6 +28,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
+/// Limit of what is read of /proc/PID/fdinfo/FD, in bytes. The lock is in one of its first lines.
+const MAX_FDINFO: u64 = 1 << 12;
+
 /// Options and [`ENVIRONMENT_VARIABLES`] that a daemon was started with. They decide about its configuration.
 pub type Setup = (Options, [Option<String>; 2]);
 
@@ -46,13 +49,15 @@ pub fn find(
 
 /// Returns the files that a process has open, each with true if the process has locked it.
 pub fn open_files(process: &ProcessDir) -> HashMap<FileId, bool> {
-    let files = process.descriptors(usize::MAX - 1);
+    let files = process.descriptors(usize::MAX);
     let files = files.map(|files| files.numbers).unwrap_or_default();
     let files = files.into_iter().filter_map(|fd| {
         let stat = process.metadata(&format!("fd/{fd}")).ok()?;
         // /proc/locks shows no process for an open file description lock.
-        let info = process.text(&format!("fdinfo/{fd}"));
-        Some((FileFacts::new(&stat).id, info.contains("OFDLCK")))
+        // It cannot be read if the file was closed meanwhile.
+        let info = process.read(&format!("fdinfo/{fd}"), MAX_FDINFO).ok()?;
+        let is_locked = String::from_utf8_lossy(&info).contains("OFDLCK");
+        Some((FileFacts::new(&stat).id, is_locked))
     });
     files.collect()
 }

@@ -146,7 +146,7 @@ impl ProcessDir {
     pub fn descriptors(&self, most: usize) -> io::Result<Descriptors> {
         let directory = openat(&self.directory, "fd", LIST_FLAGS, Mode::empty())?;
         let mut directory = Dir::from_fd(directory)?;
-        // `.` and `..` are no numbers.
+        // `.` and `..` are not numbers.
         let numbers = directory.iter().filter_map(|entry| match entry {
             Ok(entry) => Some(Ok(entry.file_name().to_str().ok()?.parse().ok()?)),
             Err(errno) => Some(Err(errno)),
