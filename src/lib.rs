@@ -19,7 +19,8 @@
 //! | [`store`] | files of NIXL's `prometheus_mp` exporter |
 //! | [`discovery`] | directories that are scanned, candidates in them, rejections |
 //! | [`rights`] | user, capabilities, Landlock |
-//! | [`transport`] | processes that use NIXL, and what they transfer by TCP; worker process |
+//! | [`observer`] | what is read of other processes; worker process |
+//! | [`transport`] | processes that use NIXL, and what they transfer by TCP |
 //! | [`journal`] | the state file, which makes totals survive a kill |
 //! | [`source`] | attached files: a ring that is drained or followed, a store that is read |
 //! | [`ids`] | instance ids that survive a boot; worker thread |
@@ -46,6 +47,7 @@ pub mod ids;
 pub mod journal;
 pub mod log;
 pub mod metrics;
+pub mod observer;
 #[cfg(feature = "pcp")]
 pub mod pcp;
 pub mod procfs;

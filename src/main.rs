@@ -23,7 +23,7 @@ use pmdanixl::pcp::server::{Indoms, Server};
 use pmdanixl::rights::confine::OwnPaths;
 use pmdanixl::rights::privilege::NotAllowed;
 use pmdanixl::rights::{self, privilege};
-use pmdanixl::{check, log, shm, transport};
+use pmdanixl::{check, log, observer, shm};
 use std::error::Error;
 use std::ffi::CString;
 use std::fmt::Display;
@@ -102,9 +102,9 @@ fn run_transport_worker() -> Result<ExitCode, Box<dyn Error>> {
     set_name(c"pmdanixl")?;
     // The daemon blocks signals, and a new process inherits that.
     SigSet::empty().thread_set_mask()?;
-    transport::worker::close_inherited()?;
+    observer::worker::close_inherited()?;
     privilege::limit_reader()?;
-    transport::worker::run(stdin().lock(), stdout().lock())?;
+    observer::worker::run(stdin().lock(), stdout().lock())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,35 +3,27 @@
 //! Processes that use NIXL, and what they transfer by TCP.
 //!
 //! NIXL does not tell which transport it uses. The kernel does: it counts the bytes of each TCP connection. A worker process
-//! ([`worker`]) reads the sockets of the processes that have NIXL loaded, and sends what was added. This module owns the table of
+//! ([`crate::observer`]) reads the sockets of the processes that have NIXL loaded, and sends what was added. This module owns the table of
 //! these processes. It must not know agents: the collector gives them their part. Begin with [`Transports::poll`].
 
 use crate::discovery::name;
 use crate::log;
+use crate::observer::SCAN_PERIOD;
+use crate::observer::protocol::{ProcessReading, Request, RequestedProcess, Response, Traffic};
+use crate::observer::scans::TransportScans;
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::NixlProcess;
 use ids::ClockIds;
 use peers::Peers;
-use protocol::{ProcessReading, Request, RequestedProcess, Response, Traffic};
-use scans::TransportScans;
 use share::{Bytes, Share};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub mod client;
 pub mod ids;
-mod known_connections;
 pub mod peers;
-pub mod protocol;
-mod scans;
 pub mod share;
-pub mod sockets;
-pub mod version;
-pub mod worker;
 
-/// Time between two socket scans of a few processes.
-const SCAN_PERIOD: Duration = Duration::from_secs(10);
 /// Time between two socket scans for each process, if they are many. A process with 32 connections takes half a millisecond.
 const SCAN_PERIOD_PER_PROCESS: Duration = Duration::from_millis(300);
 /// Limit of the time between two socket scans.

@@ -3,9 +3,9 @@
 //! `--check`: what keeps a process that uses NIXL from RDMA, and the PMDA from seeing what it transfers by TCP.
 
 use crate::check::{WARNING, as_root};
+use crate::observer::sockets;
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_dir::ProcessDir;
-use crate::transport::sockets;
 use nix::errno::Errno;
 use std::fs;
 use std::io::{self, Write};

@@ -2,8 +2,8 @@
 
 //! Peers of an agent by TCP.
 
+use crate::observer::protocol::Traffic;
 use crate::transport::ids::ClockIds;
-use crate::transport::protocol::Traffic;
 use std::net::IpAddr;
 
 /// Limit of peers of an agent that have a row: those with the most bytes.

@@ -2,7 +2,7 @@
 
 //! Share of an agent's bytes that went over TCP in the last minute.
 
-use crate::transport::protocol::Traffic;
+use crate::observer::protocol::Traffic;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 

@@ -7,11 +7,11 @@
 //! answer. A thread that waits there would keep the daemon, its locks and its files for as long.
 
 use crate::base::file::list_names_at;
+use crate::observer::known_connections::KnownConnections;
+use crate::observer::protocol::{ProcessReading, Request, RequestedProcess, Response};
+use crate::observer::{sockets, version};
 use crate::procfs::process::{ProcessId, has_ended};
 use crate::procfs::process_dir::ProcessDir;
-use crate::transport::known_connections::KnownConnections;
-use crate::transport::protocol::{ProcessReading, Request, RequestedProcess, Response};
-use crate::transport::{sockets, version};
 use nix::unistd::close;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, BufRead, Write};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const SCAN_SHARE: u32 = 20;
 /// Limit of a scan after a pause: no further process is read after it.
 const MAX_SCAN_TIME: Duration = Duration::from_secs(1);
-/// Limit of the excess over [`MAX_SCAN_TIME`] that is paid back. What [`SCAN_PERIOD`](crate::transport::SCAN_PERIOD) pays back is more,
+/// Limit of the excess over [`MAX_SCAN_TIME`] that is paid back. What [`SCAN_PERIOD`](crate::observer::SCAN_PERIOD) pays back is more,
 /// so that the regular scan after a reading that blocked for seconds has time.
 const MAX_EXCESS: Duration = Duration::from_millis(400);
 
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(scan(&mut worker, 2), 2);
         worker.used_by_all = MAX_SCAN_TIME + MAX_EXCESS;
         assert_eq!(scan(&mut worker, 2), 0);
-        worker.began = Instant::now().checked_sub(crate::transport::SCAN_PERIOD);
+        worker.began = Instant::now().checked_sub(crate::observer::SCAN_PERIOD);
         assert_eq!(scan(&mut worker, 2), 2);
         assert!(worker.used_by_all < MAX_SCAN_TIME);
     }

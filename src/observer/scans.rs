@@ -3,11 +3,11 @@
 //! Scans by the worker process, and the processes that stall it.
 
 use crate::log;
+use crate::observer::client::{AbandonedWorker, WorkerProcess};
+use crate::observer::protocol::{Request, Response};
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_dir::uid;
 use crate::procfs::scan_threads::{MAX_ABANDONED, SKIP_TIME, STALL_TIMEOUT, skip_group};
-use crate::transport::client::{AbandonedWorker, WorkerProcess};
-use crate::transport::protocol::{Request, Response};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Runs one scan at a time.
 #[derive(Debug, Default)]
 pub struct TransportScans {
-    /// Program to start with [`crate::transport::client::OPTION`]. `None`: nothing is scanned.
+    /// Program to start with [`crate::observer::client::OPTION`]. `None`: nothing is scanned.
     pub program: Option<PathBuf>,
     worker: Option<WorkerProcess>,
     running: Option<RunningSocketScan>,
@@ -202,7 +202,7 @@ impl TransportScans {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::protocol::RequestedProcess;
+    use crate::observer::protocol::RequestedProcess;
     use std::path::Path;
     use std::process::Command;
     use std::time::Duration;

@@ -2,9 +2,9 @@
 
 //! Reads the open sockets and RDMA devices of one process.
 
+use crate::observer::protocol::Traffic;
 use crate::procfs::process_dir::{Descriptors, ProcessDir};
 use crate::shm::socket::{self, ProcessHandle};
-use crate::transport::protocol::Traffic;
 use nix::errno::Errno;
 use std::collections::HashSet;
 use std::ffi::OsStr;

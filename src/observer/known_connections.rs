@@ -6,9 +6,9 @@
 //! user the process that has waited longest is read first, of equal ones the oldest. If a connection were forgotten while it is open, all
 //! its bytes would count again.
 
+use crate::observer::protocol::{ProcessReading, Traffic};
+use crate::observer::sockets::OpenFiles;
 use crate::procfs::process::ProcessId;
-use crate::transport::protocol::{ProcessReading, Traffic};
-use crate::transport::sockets::OpenFiles;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -175,7 +175,7 @@ impl KnownConnections {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::sockets::Connection;
+    use crate::observer::sockets::Connection;
     use std::net::IpAddr;
 
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));

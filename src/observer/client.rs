@@ -2,9 +2,9 @@
 
 //! The daemon's side of the worker process: starts it, sends requests, and receives what it has read. Never waits for it.
 
+use crate::observer::protocol::{Request, Response};
 use crate::procfs::process;
 use crate::rights::privilege;
-use crate::transport::protocol::{Request, Response};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::io::{self, ErrorKind, Read, Write};
