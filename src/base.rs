@@ -2,6 +2,7 @@
 
 //! Leaves that all other modules may use.
 
+pub mod any_path;
 pub mod clock;
 pub mod file;
 pub mod text;

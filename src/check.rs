@@ -7,22 +7,20 @@ use crate::agents::PlaceCounts;
 use crate::base::file::FileId;
 use crate::base::text;
 use crate::check::output::Output;
-use crate::check::silent::NixlProcesses;
+use crate::check::seen::Seen;
 use crate::collector::descriptors::{Descriptors, own_limit};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, LoadedConfig};
 use crate::discovery::directory::{self, Directory, Expansion};
 use crate::discovery::scan::{Found, Scanner, is_starting};
 use crate::error::{AgentLimit, ConfigError, Rejection};
-use crate::procfs::process_dir::ProcessDir;
-use crate::procfs::process_scan::{ProcessScan, ScanRequest};
-use crate::procfs::scan_threads::ScanThreads;
+use crate::observer::client::Observer;
 use crate::rights;
 use crate::rights::confine::OwnPaths;
 use crate::ring::layout::Layout;
 use crate::store;
 use nix::unistd::geteuid;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
@@ -36,6 +34,7 @@ mod advice;
 mod daemon;
 mod file;
 mod output;
+mod seen;
 mod silent;
 mod tmpfs;
 mod transport;
@@ -92,18 +91,16 @@ pub struct Summary {
     foreign: usize,
     /// Processes that use NIXL and write to none of these rings and stores.
     pub silent: usize,
-    /// Processes that have files mapped.
-    process_scan: ProcessScan,
+    /// What was read of other processes.
+    seen: Seen,
     /// Files that were counted. A file can have several paths.
-    seen: HashSet<FileId>,
+    counted: HashSet<FileId>,
     /// Process ids of the writers of these rings and stores.
     writers: HashSet<u32>,
     /// Uids, other than root, that a daemon can run as: the configured user and the owner of the state file.
     daemons: Vec<u32>,
     /// Names of the users of these processes.
     user_names: UserNames,
-    /// Files that daemons have open, by process id, each with true if the daemon has locked the file.
-    open_files: BTreeMap<u32, HashMap<FileId, bool>>,
 }
 
 impl Summary {
@@ -116,12 +113,13 @@ impl Summary {
 /// Prints what would be done with each file. Becomes the configured user if this process has the right to.
 ///
 /// # Errors
-/// If the output cannot be written, or no thread can be started.
+/// If the output cannot be written.
 pub fn run(
     path: &Path,
     loaded: Result<&LoadedConfig, &ConfigError>,
     own: &OwnPaths,
     conf: &PcpConf,
+    observer: &mut Observer,
     out: impl Write,
 ) -> io::Result<Summary> {
     let out = &mut Output(out);
@@ -143,39 +141,27 @@ pub fn run(
     let owner = fs::metadata(conf.state()).ok().map(|meta| meta.uid());
     summary.daemons = configured.into_iter().chain(owner).collect();
     // Before the user is changed: another user may not see the processes of other users.
-    let mut threads = ScanThreads::default();
-    let state = conf.state();
-    let processes = threads.run(move |context| {
-        let process_scan = ProcessScan::run(ScanRequest::default(), context);
-        let nixl_processes = NixlProcesses::read(&process_scan, context);
-        let daemon = daemon::find(&state, &process_scan, context);
-        (process_scan, nixl_processes, daemon)
-    });
-    let (process_scan, nixl_processes, daemon) = processes.unwrap_or_default();
-    summary.process_scan = process_scan;
-    let process = daemon.as_ref().and_then(|(id, _)| ProcessDir::of(*id).ok());
-    let limit = process.as_ref().and_then(daemon::open_files_limit);
-    let open_files = process.map(|process| (process.id().pid, daemon::open_files(&process)));
-    summary.open_files.extend(open_files);
-    let lines = daemon::lines(path, config, conf, daemon);
+    summary.seen = Seen::read(observer, &summary.daemons, config);
+    let daemon = daemon::find(&conf.state(), &summary.seen);
+    let reading = daemon.and_then(|pid| summary.seen.daemons.get(&pid));
+    let limit = reading.and_then(|daemon| daemon.open_files_limit);
+    let lines = daemon::lines(path, config, conf, daemon.map(|pid| (pid, reading)));
     for line in lines.unwrap_or_else(|line| vec![line]) {
         writeln!(out, "{line}")?;
     }
     let Some(config) = config else {
         return Ok(summary);
     };
-    for pid in threads.stalled_pids() {
+    for pid in summary.seen.stalled.clone() {
         let problem = format!(
             "process {pid} blocks every read of its memory, so that it and other processes of its user or container cannot be examined; end it"
         );
         summary.problem(out, problem)?;
     }
-    // A stalled thread in the kernel cannot change its user.
-    if threads.stalled_pids().is_empty() {
-        match rights::enter(config, own) {
-            Ok(user) => writeln!(out, "as user: {user}")?,
-            Err(err) => summary.problem(out, err)?,
-        }
+    let host = transport::rdma_devices_of_host();
+    match rights::enter(config, own, || ()) {
+        Ok(user) => writeln!(out, "as user: {user}")?,
+        Err(err) => summary.problem(out, err)?,
     }
     writeln!(
         out,
@@ -198,9 +184,8 @@ pub fn run(
         }
         _ => {}
     }
-    summary.silent =
-        nixl_processes.report(&summary.writers, &directories, &mut summary.user_names, out)?;
-    nixl_processes.report_transports(config, &mut summary.user_names, out)?;
+    summary.silent = silent::report(&mut summary, &directories, out)?;
+    transport::report(&mut summary, config, &host, out)?;
     let stores = (!config.multiproc_dir.is_empty()).then_some(summary.stores);
     let silent = Some(summary.silent).filter(|&count| count > 0);
     let counts = [

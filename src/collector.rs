@@ -21,7 +21,9 @@ use crate::event::EventType;
 use crate::ids::cache_file::CacheLine;
 use crate::journal::record::{Lifecycle, SavedAgent};
 use crate::journal::{Journal, RecordId};
+use crate::observer::client::Observer;
 use crate::procfs::liveness::check_period;
+use crate::procfs::process::ProcessId;
 use crate::source::context::Shared;
 use crate::transport::Transports;
 use crate::transport::ids::ClockIds;
@@ -62,8 +64,12 @@ pub struct Collector {
     limits: Limits,
     /// When files of exited agents may be removed again.
     next_removal: Instant,
+    /// What looks at other processes. Not running: it was not started, or has ended.
+    observer: Observer,
     process_scans: ProcessScans,
     transports: Transports,
+    /// Processes whose sockets were read, and which their agents do not know of yet.
+    read_processes: HashSet<ProcessId>,
     /// Ids of processes that use NIXL and of peers.
     clock_ids: ClockIds,
     /// True if processes or peers have changed since the last [`Collector::take_transport_change`].
@@ -103,8 +109,10 @@ impl Collector {
                 ..Limits::default()
             },
             next_removal: now,
+            observer: Observer::default(),
             process_scans: ProcessScans::default(),
             transports: Transports::default(),
+            read_processes: HashSet::new(),
             clock_ids: ClockIds::default(),
             have_transports_changed: false,
             turns: RoundRobin::default(),
@@ -115,6 +123,11 @@ impl Collector {
             has_freed_memory: false,
             clock,
         }
+    }
+
+    /// Gives the collector what looks at other processes. Without it, none are looked at.
+    pub fn set_observer(&mut self, observer: Observer) {
+        self.observer = observer;
     }
 
     /// True if the last drain has found that files were replaced or re-initialised, so that a scan should follow.
@@ -129,7 +142,7 @@ impl Collector {
         (self.shared.host, self.shared.expired_overflows) = (expired.totals, expired.overflows);
         self.shared.journal = journal;
         let (mut ids, now) = (HashSet::new(), Instant::now());
-        let deadline = attach::label_deadline(&self.clock, now, self.shared.config.proc_facts);
+        let deadline = attach::label_deadline(&self.clock, now, self.observes());
         // Of two agents with one id, the one that was last seen keeps it. An agent gets another name when all other names are known.
         records.sort_by_cached_key(|(_, saved)| {
             (

@@ -2,7 +2,7 @@
 
 //! Entry point of the daemon and of `--check`: options, configuration, handshake with pmcd, then the event loop.
 
-use nix::sys::prctl::set_name;
+use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -13,13 +13,14 @@ use pmdanixl::config::pcpconf::PcpConf;
 use pmdanixl::config::{Config, UserAccount};
 use pmdanixl::journal::Journal;
 use pmdanixl::metrics::{AGENTS, DOMAIN, PEERS, PROCESSES};
+use pmdanixl::observer::client::Observer;
 use pmdanixl::pcp::buckets::BucketIndoms;
 use pmdanixl::pcp::callbacks;
 use pmdanixl::pcp::daemon;
 use pmdanixl::pcp::ffi::Pmda;
 use pmdanixl::pcp::instances::KeyedInstances;
 use pmdanixl::pcp::log_file;
-use pmdanixl::pcp::server::{Indoms, Server};
+use pmdanixl::pcp::server::{Entered, Indoms, Server};
 use pmdanixl::rights::confine::OwnPaths;
 use pmdanixl::rights::privilege::NotAllowed;
 use pmdanixl::rights::{self, privilege};
@@ -49,8 +50,8 @@ fn main() -> ExitCode {
         print(concat!("pmdanixl ", env!("CARGO_PKG_VERSION"), "\n"))
     } else if options.check {
         run_check(&options)
-    } else if options.transport_worker {
-        run_transport_worker()
+    } else if options.observer || options.observer_worker {
+        observe(&options)
     } else {
         log::start(options.debug);
         return match run(&options) {
@@ -66,6 +67,9 @@ fn main() -> ExitCode {
         _ => print_error(&err),
     })
 }
+
+/// This program. Another file may be at its path by the time it is started again.
+const PROGRAM: &str = "/proc/self/exe";
 
 /// Exit status when the reader of the output has gone (`| head -1`): that of a command that SIGPIPE kills (128 + 13).
 const EXIT_SIGPIPE: u8 = 141;
@@ -92,19 +96,28 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let source = ConfigLoader::new(options, &conf);
     let own = own_paths(&conf, &source);
     let loaded = source.read();
-    let summary = check::run(&source.path, loaded.as_ref(), &own, &conf, stdout().lock())?;
+    let mut observer = Observer::start(Path::new(PROGRAM))?;
+    let (loaded, out) = (loaded.as_ref(), stdout().lock());
+    let summary = check::run(&source.path, loaded, &own, &conf, &mut observer, out)?;
     Ok(ExitCode::from(u8::from(summary.problems > 0)))
 }
 
-/// Serves the daemon as its transport worker, with no more rights than that needs.
-fn run_transport_worker() -> Result<ExitCode, Box<dyn Error>> {
+/// Serves the daemon as its observer, or the observer as a worker, with no more rights than that needs.
+fn observe(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     // Otherwise the name is that of the link to the program.
     set_name(c"pmdanixl")?;
     // The daemon blocks signals, and a new process inherits that.
     SigSet::empty().thread_set_mask()?;
     observer::worker::close_inherited()?;
-    privilege::limit_reader()?;
-    observer::worker::run(stdin().lock(), stdout().lock())?;
+    if options.observer {
+        privilege::limit_observer()?;
+        observer::supervisor::run(PROGRAM.into(), stdin().lock(), stdout().lock())?;
+    } else {
+        // Not later than the observer. It has kept the pipes of others open meanwhile.
+        set_pdeathsig(Signal::SIGKILL)?;
+        privilege::limit_worker()?;
+        observer::worker::run(stdin().lock(), stdout().lock())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -163,9 +176,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         peers: KeyedInstances::new(pmda.instances(PEERS)),
         buckets: BucketIndoms::new(|serial| pmda.instances(serial)),
     };
-    // Another file may be at its path by the time it is started.
-    let program = "/proc/self/exe".into();
-    let server = Server::new(domain, cache_path, program, loaded, reader, enter, indoms)?;
+    let server = Server::new(domain, cache_path, loaded, reader, enter, indoms)?;
     callbacks::init(&mut pmda)
         .map_err(|status| format!("cannot register the metrics: {status}"))?;
     daemon::serve(pmda, server, signals)?;
@@ -205,13 +216,13 @@ fn own_paths(conf: &PcpConf, source: &ConfigLoader) -> OwnPaths {
     }
 }
 
-/// Opens the state file, gives it and the id file to the configured user, then becomes that user.
+/// Opens the state file, gives it and the id file to the configured user, becomes that user, and starts the observer.
 fn enter_account(
     config: &Config,
     own: &OwnPaths,
     cache: &Path,
     state: &Path,
-) -> Result<Journal, NotAllowed> {
+) -> Result<Entered, NotAllowed> {
     let journal = privilege::raised(|| {
         let journal = Journal::open(state);
         if let Some(account) = &config.user {
@@ -219,8 +230,26 @@ fn enter_account(
         }
         journal
     });
-    tracing::info!("runs as user {}", rights::enter(config, own)?);
-    Ok(journal)
+    let mut observer = Observer::default();
+    let user = rights::enter(config, own, || {
+        observer = start_observer(config);
+    })?;
+    tracing::info!("runs as user {user}");
+    Ok(Entered { journal, observer })
+}
+
+/// Starts the observer, unless the configuration needs none.
+fn start_observer(config: &Config) -> Observer {
+    if !config.proc_facts {
+        return Observer::default();
+    }
+    Observer::start(Path::new(PROGRAM)).unwrap_or_else(|err| {
+        tracing::error!(
+            "observer: cannot be started: {err}; {}",
+            observer::client::CONSEQUENCE
+        );
+        Observer::default()
+    })
 }
 
 /// Gives the state file and the id file to a user.

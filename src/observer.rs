@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The process that reads other processes, and the daemon's side of it.
+//! What is read of other processes, in processes of its own.
+//!
+//! The daemon has requests for the observer ([`client`]). The observer ([`supervisor`]) touches nothing foreign: it starts workers
+//! ([`worker`]) that do, one process at a time, ends those that wait for a process, and shares the time between users (`turns`).
 
 use std::time::Duration;
 
 pub mod client;
+pub mod examination;
+pub mod group;
+mod job;
 mod known_connections;
+mod link;
 pub mod protocol;
-pub mod scans;
 pub mod sockets;
+pub mod supervisor;
+mod turns;
 pub mod version;
 pub mod worker;
+pub mod workers;
 
 /// Time between two socket scans of a few processes.
 pub const SCAN_PERIOD: Duration = Duration::from_secs(10);

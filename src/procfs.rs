@@ -9,5 +9,4 @@ pub mod liveness;
 pub mod process;
 pub mod process_dir;
 pub mod process_scan;
-pub mod scan_threads;
 pub mod sharers;

@@ -80,12 +80,16 @@ impl Rights {
 }
 
 /// Becomes the configured user and gives up all rights that the work does not need. With `proc_facts` off, it also locks the process
-/// into its directories. Returns a text with the user, the capabilities and the lock.
+/// into its directories. `before_limit` is called as the user, before any capability is given up. Returns a text with the user, the capabilities and the lock.
 ///
 /// # Errors
 /// The kernel does not allow the user.
-pub fn enter(config: &Config, own: &OwnPaths) -> Result<String, NotAllowed> {
-    privilege::limit(config)?;
+pub fn enter(
+    config: &Config,
+    own: &OwnPaths,
+    before_limit: impl FnOnce(),
+) -> Result<String, NotAllowed> {
+    privilege::limit(config, before_limit)?;
     let user = match &config.user {
         Some(account) => account.name.clone(),
         None => accounts::local_name(geteuid().as_raw()),

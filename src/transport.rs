@@ -4,20 +4,18 @@
 //!
 //! NIXL does not tell which transport it uses. The kernel does: it counts the bytes of each TCP connection. A worker process
 //! ([`crate::observer`]) reads the sockets of the processes that have NIXL loaded, and sends what was added. This module owns the table of
-//! these processes. It must not know agents: the collector gives them their part. Begin with [`Transports::poll`].
+//! these processes. It must not know agents: the collector gives them their part. Begin with [`Transports::apply`].
 
 use crate::discovery::name;
 use crate::log;
 use crate::observer::SCAN_PERIOD;
-use crate::observer::protocol::{ProcessReading, Request, RequestedProcess, Response, Traffic};
-use crate::observer::scans::TransportScans;
+use crate::observer::protocol::{Kind, Response, SocketReading, SocketRequest, Traffic};
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::NixlProcess;
 use ids::ClockIds;
 use peers::Peers;
 use share::{Bytes, Share};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub mod ids;
@@ -36,10 +34,6 @@ const MAX_READING_AGE: Duration = Duration::from_secs(60);
 const MAX_PROCESSES: usize = 256;
 /// Number of process scans without NIXL in a process after which its row is removed.
 const MAX_MISSED: u32 = 3;
-/// Limit of processes whose version of NIXL is found out in one scan. With so many paths a request fits into a pipe.
-const MAX_VERSIONS: usize = 16;
-/// Limit of the path of a library, in bytes.
-const MAX_PATH: usize = 1024;
 
 /// A process that uses NIXL, and what it transfers by TCP.
 #[derive(Clone, Debug)]
@@ -53,16 +47,14 @@ pub struct TransportProcess {
     /// Traffic of its connections. `None`: it was never read.
     pub traffic: Option<Traffic>,
     /// What was read last, and when. `None`: nothing was read in the last minute.
-    reading: Option<(ProcessReading, Instant)>,
+    reading: Option<(SocketReading, Instant)>,
     /// Reason why it could not be read.
     failure: Option<String>,
     /// Instance id.
     pub instance: u32,
     /// Number of process scans that have not found it since the last that has.
     missed: u32,
-    /// True if the version is requested in the present scan.
-    is_version_requested: bool,
-    /// True if the worker has begun to read the version. Its files may stall the worker, so it is read once.
+    /// True once the version was read, or could not be. Its files may stall a worker.
     is_version_read: bool,
 }
 
@@ -77,14 +69,13 @@ impl TransportProcess {
             reading: None,
             failure: None,
             missed: 0,
-            is_version_requested: false,
             is_version_read: false,
         }
     }
 
     /// Returns what was read in the last minute.
     #[must_use]
-    pub fn reading(&self) -> Option<&ProcessReading> {
+    pub fn reading(&self) -> Option<&SocketReading> {
         self.reading.as_ref().map(|(reading, _)| reading)
     }
 
@@ -153,22 +144,18 @@ impl AgentTransport {
 /// The processes that use NIXL.
 #[derive(Debug, Default)]
 pub struct Transports {
-    scans: TransportScans,
     processes: BTreeMap<ProcessId, TransportProcess>,
     /// Processes that run and have no row any more. Id and counters go on if they have one again.
     unlisted: HashMap<ProcessId, TransportProcess>,
     /// When the last scan began. `None`: there was none since there are processes.
     last_scan: Option<Instant>,
+    /// True while a scan runs.
+    is_scanning: bool,
     /// True if a process was found since the last scan began.
     has_new: bool,
 }
 
 impl Transports {
-    /// Sets the program of the worker process. Without it nothing is read.
-    pub fn set_program(&mut self, program: PathBuf) {
-        self.scans.program = Some(program);
-    }
-
     /// Takes over the result of a process scan: the processes that use NIXL, as far as they could be read. Processes of other users than
     /// `owners` are left out. New processes get their ids from `ids`. Returns true if there are other processes than before.
     pub fn set_processes(
@@ -177,9 +164,6 @@ impl Transports {
         owners: Option<&Vec<u32>>,
         ids: &mut ClockIds,
     ) -> bool {
-        if self.scans.program.is_none() {
-            return false;
-        }
         let found_ids: HashSet<ProcessId> = found.iter().map(|process| process.id).collect();
         let mut known = std::mem::take(&mut self.processes);
         let mut missing = Vec::new();
@@ -220,25 +204,36 @@ impl Transports {
         is_changed
     }
 
-    /// Starts a socket scan if one is due. Returns `None` if nothing has changed since the last call. Otherwise returns the processes with a
-    /// changed reading: none if only the last process has gone.
-    pub fn poll(&mut self, now: Instant) -> Option<Vec<ProcessId>> {
-        if self.processes.is_empty() && !self.scans.is_running() {
-            self.scans.stop(now);
+    /// Returns the processes whose sockets are to be read, the oldest first, if a socket scan is due. It is then taken for begun.
+    pub fn begin_scan(&mut self, now: Instant) -> Option<Vec<SocketRequest>> {
+        let mut ends = self.last_scan.map(|last| last + self.scan_period());
+        let is_due = !self.is_scanning && ends.take_if(|end| now < *end).is_none();
+        if !is_due || self.processes.is_empty() {
+            return None;
+        }
+        (self.last_scan, self.has_new, self.is_scanning) = (Some(now), false, true);
+        let request = |process: &TransportProcess| {
+            let library = process.found.libraries.core.as_ref();
+            SocketRequest {
+                id: process.found.id,
+                uid: process.found.uid,
+                was_counted: process.traffic.is_some(),
+                library: library.filter(|_| !process.is_version_read).cloned(),
+            }
+        };
+        let mut all = Vec::from_iter(self.processes.values().map(request));
+        all.sort_by_key(|request| request.id.start);
+        Some(all)
+    }
+
+    /// Returns the processes whose readings have become too old, or `None` if nothing has changed since the last call: none if only the
+    /// last process has gone.
+    pub fn drop_old(&mut self, now: Instant) -> Option<Vec<ProcessId>> {
+        if self.processes.is_empty() && !self.is_scanning {
             return self.last_scan.take().map(|_| Vec::new());
         }
-        let is_due = self
-            .last_scan
-            .is_none_or(|last| now >= last + self.scan_period());
-        if is_due && !self.scans.is_running() {
-            (self.last_scan, self.has_new) = (Some(now), false);
-            let request = self.request();
-            self.scans.start(&request, now);
-        }
-        let mut changed = self.drop_old_readings(now);
-        let responses = self.scans.poll(now).into_iter();
-        changed.extend(responses.filter_map(|response| self.apply(response, now)));
-        (!changed.is_empty()).then_some(changed)
+        let outdated = self.drop_old_readings(now);
+        (!outdated.is_empty()).then_some(outdated)
     }
 
     /// Returns the time from the start of the last socket scan to the next one.
@@ -254,7 +249,7 @@ impl Transports {
 
     /// Drops readings that are too old. Returns their processes.
     fn drop_old_readings(&mut self, now: Instant) -> Vec<ProcessId> {
-        let is_old = |&(_, at): &(ProcessReading, Instant)| now > at + MAX_READING_AGE;
+        let is_old = |&(_, at): &(SocketReading, Instant)| now > at + MAX_READING_AGE;
         let mut outdated = Vec::new();
         for process in self.processes.values_mut() {
             if process.reading.take_if(|reading| is_old(reading)).is_some() {
@@ -264,40 +259,16 @@ impl Transports {
         outdated
     }
 
-    /// Returns the request of a scan: all processes, the oldest first.
-    fn request(&mut self) -> Request {
-        let scans = &self.scans;
-        let mut all: Vec<_> = self.processes.values_mut().collect();
-        all.retain(|process| !scans.is_skipped(process.found.id));
-        all.sort_by_key(|process| process.found.id.start);
-        let mut versions = 0;
-        let processes = all.into_iter().map(|process| {
-            let library = process.found.libraries.core.as_ref();
-            let library = library.filter(|_| !process.is_version_read && versions < MAX_VERSIONS);
-            let library = library.filter(|path| is_plain(path)).cloned();
-            process.is_version_requested = library.is_some();
-            versions += usize::from(library.is_some());
-            RequestedProcess {
-                id: process.found.id,
-                uid: process.found.uid,
-                was_counted: process.traffic.is_some(),
-                library,
-            }
-        });
-        Request {
-            processes: processes.collect(),
-        }
-    }
-
-    /// Applies a response. Returns the process if it was read, or has ended.
-    fn apply(&mut self, response: Response, now: Instant) -> Option<ProcessId> {
+    /// Applies a response of the observer. Returns the process if it was read, or has ended.
+    pub fn apply(&mut self, response: Response, now: Instant) -> Option<ProcessId> {
         match response {
-            Response::Read(reading) => {
+            Response::Sockets(reading) => {
                 let process = self.processes.get_mut(&reading.id)?;
                 *process.traffic.get_or_insert_default() += reading.traffic;
                 if reading.version.is_some() {
                     process.version.clone_from(&reading.version);
                 }
+                process.is_version_read = true;
                 process.failure = None;
                 process.reading = Some((reading, now));
                 Some(process.found.id)
@@ -319,25 +290,31 @@ impl Transports {
                     );
                     process.failure = Some(why);
                 }
-                // The read failed before the version was read, so it may be requested again.
-                process.is_version_read = false;
                 None
             }
-            Response::Begun(id) => {
-                let process = self.processes.get_mut(&id)?;
-                process.is_version_read |= process.is_version_requested;
+            Response::Stalled(stalled) if stalled.kind == Kind::Sockets => {
+                let (id, _) = stalled.process?;
+                self.processes.get_mut(&id)?.is_version_read = true;
                 None
             }
-            Response::Done => None,
+            Response::Done(Kind::Sockets, _) => {
+                self.is_scanning = false;
+                None
+            }
+            _ => None,
         }
     }
 
-    /// Removes all processes, and ends the worker process.
-    pub fn clear(&mut self, now: Instant) {
+    /// Notes that no response will come any more.
+    pub fn end_scan(&mut self) {
+        self.is_scanning = false;
+    }
+
+    /// Removes all processes.
+    pub fn clear(&mut self) {
         self.processes.clear();
         self.unlisted.clear();
         self.last_scan = None;
-        self.scans.stop(now);
     }
 
     /// Returns the processes.
@@ -357,13 +334,6 @@ impl Transports {
             process.agents = agents.get(&process.found.id).copied().unwrap_or(0);
         }
     }
-}
-
-/// True if a request can have this path. Any process can map a file with any name, and JSON has no bytes that are not UTF-8, and needs
-/// six for a control character.
-fn is_plain(path: &Path) -> bool {
-    let text = path.to_str();
-    text.is_some_and(|text| text.len() <= MAX_PATH && !text.contains(char::is_control))
 }
 
 /// Returns at most [`MAX_PROCESSES`] processes: of each user in turn its oldest one.

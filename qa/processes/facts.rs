@@ -8,19 +8,21 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::fstat;
 use nix::unistd::Pid;
 use pmdanixl::base::file::FileFacts;
+use pmdanixl::observer::client::Observer;
+use pmdanixl::observer::group::Group;
+use pmdanixl::observer::protocol::{Kind, Request, Response};
 use pmdanixl::procfs::facts::Facts;
 use pmdanixl::procfs::liveness::Liveness;
 use pmdanixl::procfs::process::ProcessId;
 use pmdanixl::procfs::process_dir::ProcessDir;
+use pmdanixl::procfs::process_scan::scanned::ScannedProcess;
 use pmdanixl::procfs::process_scan::{ProcessScan, ScanRequest};
-use pmdanixl::procfs::scan_threads::{STALL_TIMEOUT, ScanContext, ScanThreads};
 use pmdanixl::shm::LeaseKind;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Starts an agent that looks like a worker of vLLM with a rank from a launcher. It writes until it is killed.
@@ -42,11 +44,26 @@ fn agent(dir: &Path) -> Child {
 fn scan(files: &[FileFacts], inodes: &[u64]) -> ProcessScan {
     let all = files.iter().map(|file| file.id.ino);
     let request = ScanRequest {
-        files: files.iter().map(|file| (file.id, *file)).collect(),
+        with_facts: all.clone().collect(),
         inodes: Some(all.chain(inodes.iter().copied()).collect()),
         ..ScanRequest::default()
     };
-    ProcessScan::run(request, &ScanContext::new(Vec::new()).0)
+    let mut observer = Observer::start(Path::new(support::PMDANIXL)).expect("it starts");
+    observer.send(&Request::Scan(request.clone()));
+    let files = files.iter().map(|file| (file.id, *file)).collect();
+    let mut scan = ProcessScan::of(files, request);
+    wait_for("the scan ends", || {
+        let mut end = None;
+        for response in observer.receive(Duration::from_secs(1)) {
+            match response {
+                Response::Scanned(process) => scan.add(process),
+                Response::Done(Kind::Scan, done) => end = Some(done),
+                _ => {}
+            }
+        }
+        end
+    });
+    scan
 }
 
 fn facts_of(file: &File) -> FileFacts {
@@ -155,28 +172,24 @@ fn ancestor_is_announced_before_it_is_read() {
     };
     let [vllm, core, worker] = [vllm, core, worker].map(|pid| ProcessId::of(pid).expect("it runs"));
     // If a read in /proc blocks, the stalled process is the one that was announced last.
-    let file = facts_of(&File::open(&ring).expect("ours"));
+    let inode = facts_of(&File::open(&ring).expect("ours")).id.ino;
     let request = ScanRequest {
-        files: [(file.id, file)].into(),
-        inodes: Some([file.id.ino].into()),
+        inodes: Some([inode].into()),
+        with_facts: [inode].into(),
         ..ScanRequest::default()
     };
-    let (context, announced) = ScanContext::new(Vec::new());
-    let process_scan = ProcessScan::run(request, &context);
-    let announced = Vec::from_iter(announced.try_iter());
-    let facts = process_scan
-        .facts
-        .get(&worker)
-        .expect("the worker has the ring");
+    let mut announced = Vec::new();
+    let mut may_read = |process| {
+        announced.push(process);
+        true
+    };
+    let read = ScannedProcess::read(worker.pid, &request, &mut may_read).expect("it runs");
+    let facts = read.facts.expect("the worker has the ring");
     assert_eq!(
         (facts.get("port"), facts.get("rank")),
         (Some("8100"), Some("TP0"))
     );
-    let found = announced.windows(3).find(|all| all[0] == worker);
-    assert!(
-        found.is_some_and(|all| all[1..] == [core, vllm]),
-        "{announced:?}"
-    );
+    assert_eq!(announced[..3], [worker, core, vllm]);
 
     // An ancestor that must not be read hides the ancestors above it.
     let worker = ProcessDir::of(worker).expect("it runs");
@@ -271,37 +284,13 @@ fn stalled_process_skips_its_container_user_or_namespaces() {
         two(&["unshare", "--user", "--map-root-user"]),
         two(&["unshare", "--user", "--mount", "--map-root-user"]),
     ];
-    let all = Vec::from_iter(groups.iter().flat_map(|(_, processes)| *processes));
-    // Processes that are read after a read of `process` has stalled.
-    let read_after = |process: ProcessId| {
-        let mut threads = ScanThreads::default();
-        let (_end, ended) = mpsc::channel::<()>();
-        let (announce, announced) = mpsc::channel();
-        let mut later = Instant::now();
-        assert!(threads.start(later, move |context| {
-            let may_read = context.may_read(process);
-            announce.send(()).expect("the test waits");
-            let _ = may_read && ended.recv().is_ok();
-            Vec::new()
-        }));
-        announced.recv().expect("the scan has begun");
-        while threads.is_running() {
-            later += STALL_TIMEOUT;
-            let ended = threads.wait(Duration::from_millis(1), later);
-            assert!(ended.is_none_or(|found| found.is_err()), "the scan waits");
-        }
-        let all = all.clone().into_iter();
-        let read = |context: &ScanContext| Vec::from_iter(all.filter(|&one| context.may_read(one)));
-        threads.run(read).expect("a second thread")
-    };
+    let group = |process: &ProcessId| Group::of(*process);
     for (number, (_, [first, second])) in groups.iter().enumerate() {
-        let read = read_after(*first);
-        assert!(!read.contains(first), "{number}");
         // For a stalled process of root, only this process is skipped.
-        assert_eq!(read.contains(second), number == 0, "{number}");
+        assert_eq!(group(first) == group(second), number != 0, "{number}");
         for (other, (_, [process, _])) in groups.iter().enumerate() {
             let is_alike = number == other || (number >= 4 && other >= 4);
-            assert_eq!(read.contains(process), !is_alike, "{number} {other}");
+            assert_eq!(group(first) == group(process), is_alike, "{number} {other}");
         }
     }
     for (mut child, [background, _]) in groups {

@@ -400,7 +400,11 @@ fn followed_ring_is_shown_as_followed() {
     let shown = becomes(&pmcd, "agent", IDLE);
     let facts = said(&shown, "agent");
     assert_eq!((facts["mode"], facts["source"]), ("observe", "ring"));
-    assert_eq!(facts["pid"], agent.pid().to_string());
+    wait_for("its process is known", || {
+        let shown = pmcd.shown(&["nixl.agent.pid"]);
+        let pid = shown.get("nixl.agent.pid")?.get("agent")?;
+        (*pid == agent.pid().to_string()).then_some(())
+    });
     assert_eq!(pmcd.values("nixl.ring.pending")["agent"], 20);
     agent.kill();
     let shown = becomes(&pmcd, "agent", EXITED);

@@ -120,14 +120,26 @@ pub struct Tcp {
     pub connections: u64,
 }
 
-/// Processes with the name of the daemon, except for the daemon itself, by their state.
-pub fn workers(daemon: u32) -> Vec<(u32, char)> {
+/// Workers of all observers, by their state.
+pub fn workers() -> Vec<(u32, char)> {
+    with_option(b"--observer-worker")
+}
+
+/// Observers of all daemons, by their state.
+pub fn observers() -> Vec<(u32, char)> {
+    with_option(b"--observer")
+}
+
+/// Processes of pmdanixl with this option, by their state. One that has ended and waits for its parent is left out.
+fn with_option(option: &[u8]) -> Vec<(u32, char)> {
     let names = fs::read_dir("/proc").expect("there").flatten();
     let pids = names.filter_map(|name| name.file_name().to_str()?.parse().ok());
-    let worker = |pid: u32| {
+    let process = |pid: u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let is_meant = line == [b"pmdanixl\0", option, b"\0"].concat();
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let state = stat.split_once(" (pmdanixl) ")?.1.chars().next()?;
-        (pid != daemon).then_some((pid, state))
+        is_meant.then_some((pid, state))
     };
-    pids.filter_map(worker).collect()
+    pids.filter_map(process).collect()
 }

@@ -7,6 +7,7 @@ use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use nix::sys::statfs::{FsType, fstatfs};
 use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
@@ -23,7 +24,9 @@ pub const LIST_FLAGS: OFlag = OFlag::O_RDONLY
 pub const FILE_TIME_GRANULARITY: Duration = Duration::from_millis(20);
 
 /// Device and inode number, which identify a file under any name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct FileId {
     /// Device number.
     pub dev: u64,

@@ -3,72 +3,32 @@
 //! `--check`: the running daemon, found by its state file, and the differences between its configuration and that of
 //! the check.
 
-use crate::base::file::{FileFacts, FileId};
+use crate::base::file::FileFacts;
 use crate::base::text;
+use crate::check::seen::Seen;
 use crate::check::{WARNING, as_root};
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{self, Config, ENVIRONMENT_VARIABLES, Environment};
 use crate::journal;
-use crate::procfs::facts::command::MAX_CMDLINE;
-use crate::procfs::facts::environ::Environ;
-use crate::procfs::facts::telemetry;
-use crate::procfs::process::ProcessId;
-use crate::procfs::process_dir::ProcessDir;
-use crate::procfs::process_scan::ProcessScan;
-use crate::procfs::scan_threads::ScanContext;
+use crate::observer::examination::DaemonReading;
 use crate::shm;
 use nix::sys::stat::stat;
-use std::collections::HashMap;
+use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
-use std::os::unix::ffi::OsStrExt;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Limit of what is read of /proc/PID/fdinfo/FD, in bytes. The lock is in one of its first lines.
-const MAX_FDINFO: u64 = 1 << 12;
-
-/// Options and [`ENVIRONMENT_VARIABLES`] that a daemon was started with. They decide about its configuration.
-pub type Setup = (Options, [Option<String>; 2]);
-
-/// Finds the process of the running daemon by its state file, and reads what it was started with. `None`: /proc shows none.
-pub fn find(
-    state: &Path,
-    process_scan: &ProcessScan,
-    context: &ScanContext,
-) -> Option<(ProcessId, io::Result<Setup>)> {
+/// Finds the process of the running daemon by its state file. `None`: /proc shows none.
+pub fn find(state: &Path, seen: &Seen) -> Option<u32> {
     let FileFacts { id, uid, .. } = FileFacts::new(&stat(state).ok()?);
-    let mut processes = process_scan.processes_of(id, state).into_iter();
+    let mut processes = seen.process_scan.processes_of(id, state).into_iter();
     // The uid is compared: any user can give a process this name and map such a file in a mount namespace.
     let found = processes.find(|process| process.is_pmdanixl(&[uid]))?;
-    Some((found.id, read_setup(found.id, context)))
-}
-
-/// Returns the files that a process has open, each with true if the process has locked it.
-pub fn open_files(process: &ProcessDir) -> HashMap<FileId, bool> {
-    let files = process.descriptors(usize::MAX);
-    let files = files.map(|files| files.numbers).unwrap_or_default();
-    let files = files.into_iter().filter_map(|fd| {
-        let stat = process.metadata(&format!("fd/{fd}")).ok()?;
-        // /proc/locks shows no process for an open file description lock.
-        // It cannot be read if the file was closed meanwhile.
-        let info = process.read(&format!("fdinfo/{fd}"), MAX_FDINFO).ok()?;
-        let is_locked = String::from_utf8_lossy(&info).contains("OFDLCK");
-        Some((FileFacts::new(&stat).id, is_locked))
-    });
-    files.collect()
-}
-
-/// Returns the limit of open files of a process. `None`: it is not known.
-pub fn open_files_limit(process: &ProcessDir) -> Option<usize> {
-    let limits = process.text("limits");
-    let mut lines = limits.lines();
-    // The soft limit, which the daemon has raised.
-    let soft = lines.find_map(|line| line.strip_prefix("Max open files"))?;
-    soft.split_whitespace().next()?.parse().ok()
+    Some(found.id.pid)
 }
 
 /// Returns the lines of `--check` about the daemon: whether one runs, then a warning for each difference. `path` and
@@ -80,7 +40,7 @@ pub fn lines(
     path: &Path,
     config: Option<&Config>,
     conf: &PcpConf,
-    found: Option<(ProcessId, io::Result<Setup>)>,
+    found: Option<(u32, Option<&DaemonReading>)>,
 ) -> Result<Vec<String>, String> {
     let state = conf.state();
     let (shown, hint) = (text::printable(&state), as_root());
@@ -90,22 +50,22 @@ pub fn lines(
         ),
         _ => format!("daemon: not known: {shown} cannot be read ({err}){hint}"),
     })?;
-    let (process, setup) =
-        found.ok_or_else(|| match shm::is_locked(&file).unwrap_or_default() {
-            false => "daemon: not running, or without a valid nixl.conf since its start".into(),
-            true => format!(
-                "daemon: not known: a process has locked {shown}, and /proc does not show it{hint}"
-            ),
-        })?;
-    let pid = process.pid;
-    let (options, variables) = setup.map_err(|err| {
+    let (pid, reading) = found.ok_or_else(|| match shm::is_locked(&file).unwrap_or_default() {
+        false => "daemon: not running, or without a valid nixl.conf since its start".into(),
+        true => format!(
+            "daemon: not known: a process has locked {shown}, and /proc does not show it{hint}"
+        ),
+    })?;
+    let (options, variables) = setup(reading).map_err(|err| {
         format!(
             "daemon: pid {pid}; its command line and environment cannot be read ({err}){hint}, so its configuration may differ"
         )
     })?;
     let default = conf.nixl_conf();
     let file_of_daemon = options.config.as_deref().unwrap_or(&default);
-    let its = variables.map(|value| value.map(OsString::from));
+    let its = variables
+        .each_ref()
+        .map(|value| value.as_ref().map(OsString::from));
     // An empty variable is like an unset one.
     let ours =
         ENVIRONMENT_VARIABLES.map(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
@@ -123,24 +83,15 @@ pub fn lines(
     Ok([first].into_iter().chain(warnings).collect())
 }
 
-/// Reads command line and environment of a daemon from /proc.
-fn read_setup(process: ProcessId, context: &ScanContext) -> io::Result<Setup> {
-    if !context.may_read(process) {
-        return Err(ErrorKind::TimedOut.into());
-    }
-    let process = ProcessDir::of(process)?;
-    let environ = Environ::of(&process, &telemetry::NAMES)?;
-    let line = process.read("cmdline", MAX_CMDLINE)?;
-    let words = line.strip_suffix(b"\0").unwrap_or(&line);
-    let words = words.split(|&byte| byte == 0);
-    let words = words.map(|word| OsString::from(OsStr::from_bytes(word)));
-    let options = options::parse(&process.link("cwd")?, words);
-    let options = options.map_err(io::Error::other)?;
-    if !process.is_running() {
-        return Err(ErrorKind::NotFound.into());
-    }
-    let variables = telemetry::directories(&environ);
-    Ok((options, variables.map(|value| value.map(str::to_owned))))
+/// Options and [`ENVIRONMENT_VARIABLES`] that a daemon was started with. They decide about its configuration.
+type Setup<'a> = (Options, &'a [Option<String>; 2]);
+
+fn setup(reading: Option<&DaemonReading>) -> Result<Setup<'_>, Box<dyn Error>> {
+    let reading = reading.ok_or("it does not answer")?;
+    let start = reading.start.as_ref().map_err(Clone::clone)?;
+    let words = start.words.iter().cloned();
+    let options = options::parse(Path::new(&start.directory), words)?;
+    Ok((options, &start.variables))
 }
 
 /// Returns a warning if the configuration file has changed since the daemon read it. Returns `None` if the state file

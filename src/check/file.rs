@@ -2,12 +2,11 @@
 
 //! `--check`: the line of a ring or a store.
 
-use super::{Level, Line, Summary, daemon};
+use super::{Level, Line, Summary};
 use crate::base::file::FileFacts;
 use crate::base::text;
 use crate::discovery::scan::Opened;
 use crate::procfs::process::{self, Holder};
-use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::process_scan::MappingProcess;
 use crate::procfs::sharers::{MAX_NAMED, Sharers};
 use crate::ring::candidate::{Access, RingCandidate};
@@ -22,21 +21,20 @@ pub fn describe(opened: &Opened, path: &Path, summary: &mut Summary, line: &mut 
         Opened::Ring(candidate) => candidate.facts,
         Opened::Store(candidate) => candidate.facts,
     };
-    if !summary.seen.insert(id) {
+    if !summary.counted.insert(id) {
         return line.text += "the same file by another path";
     }
-    let all = summary.process_scan.processes_of(id, path).into_iter();
-    let (daemons, writers): (Vec<_>, Vec<_>) =
-        all.partition(|process| process.is_pmdanixl(&summary.daemons));
+    let all = summary.seen.process_scan.processes_of(id, path).into_iter();
+    let writers: Vec<_> = all
+        .filter(|process| !process.is_pmdanixl(&summary.daemons))
+        .collect();
     // A daemon that may not write to the file does not have it mapped so.
-    for id in daemons.iter().map(|daemon| daemon.id) {
-        let open_files = || ProcessDir::of(id).map(|process| daemon::open_files(&process));
-        let files = summary.open_files.entry(id.pid);
-        files.or_insert_with(|| open_files().unwrap_or_default());
+    let mut readers = Vec::new();
+    for (&pid, daemon) in &summary.seen.daemons {
+        let mut files = daemon.open_files.iter();
+        let file = files.find(|(file, _)| *file == id);
+        readers.extend(file.map(|&(_, is_locked)| (pid, is_locked)));
     }
-    let open_files = summary.open_files.iter();
-    let readers = open_files.filter_map(|(&pid, files)| Some((pid, *files.get(&id)?)));
-    let readers: Vec<(u32, bool)> = readers.collect();
     let named = writers.iter().take(MAX_NAMED);
     let mut written = named.fold(String::new(), |text, writer| {
         let user = summary.user_names.wait_for(writer.uid);

@@ -2,61 +2,47 @@
 
 //! `--check`: what keeps a process that uses NIXL from RDMA, and the PMDA from seeing what it transfers by TCP.
 
-use crate::check::{WARNING, as_root};
-use crate::observer::sockets;
-use crate::procfs::process::ProcessId;
-use crate::procfs::process_dir::ProcessDir;
+use crate::check::{Summary, WARNING, as_root};
+use crate::config::Config;
+use crate::observer::examination::{NixlReading, UCX_TLS};
+use crate::procfs::process_scan::NixlProcess;
 use nix::errno::Errno;
 use std::fs;
 use std::io::{self, Write};
 
-/// Variable of UCX that these functions need.
-pub const UCX_TLS: &str = "UCX_TLS";
 /// Parts of UCX_TLS that let UCX use RDMA (`ucx_info -d`).
 const RDMA_TRANSPORTS: [&str; 6] = ["all", "ib", "rc", "ud", "dc", "srd"];
-/// Capability with which RLIMIT_MEMLOCK does not matter: CAP_IPC_LOCK of linux/capability.h.
-const IPC_LOCK: u64 = 1 << 14;
 
-/// A process with a NIXL backend loaded.
-#[derive(Debug)]
-pub struct CheckedTransport {
-    /// Process.
-    pub id: ProcessId,
-    /// Title or program.
-    pub command: String,
-    /// Name of its user.
-    pub user: String,
-    /// Names of the backends.
-    pub backends: String,
-    /// Version of NIXL.
-    pub version: Option<String>,
-    /// UCX_TLS in its environment, or in that of its nearest ancestor with a readable one.
-    pub transports: Option<String>,
-    /// True if `owners` of the configuration leaves its user out.
-    pub is_excluded: bool,
-}
-
-/// Prints what is known of the transports of processes, with warnings. `off` is the setting that switches reading sockets off.
+/// Prints what is known of the transports of all processes that use NIXL, with warnings. `host` are the RDMA devices of this host.
 ///
 /// # Errors
 /// If the output cannot be written.
 pub fn report(
-    processes: &[CheckedTransport],
-    off: Option<&str>,
+    summary: &mut Summary,
+    config: &Config,
+    host: &[String],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    if !processes.is_empty() {
+    let off = match (config.proc_facts, config.transport) {
+        (false, _) => Some("proc_facts = false"),
+        (true, false) => Some("transport = false"),
+        (true, true) => None,
+    };
+    if !summary.seen.nixl.is_empty() {
         writeln!(
             out,
             "processes that use NIXL: version, backends, RDMA devices:"
         )?;
     }
-    let host = rdma_devices_of_host();
-    for process in processes {
-        let is_read = off.is_none() && !process.is_excluded;
-        let devices =
-            ProcessDir::of(process.id).and_then(|process| sockets::probe(&process, is_read));
-        let of_host = match (&devices, host.len()) {
+    for process in &summary.seen.nixl {
+        let NixlProcess {
+            id, uid, libraries, ..
+        } = &process.found;
+        let is_excluded = config
+            .owners
+            .as_ref()
+            .is_some_and(|owners| !owners.contains(uid));
+        let of_host = match (process.devices, host.len()) {
             (_, 0) => ", the host has no RDMA device".to_owned(),
             (Ok(devices), count) => format!(", {devices} of {count} RDMA devices open"),
             (Err(_), _) => String::new(),
@@ -64,19 +50,21 @@ pub fn report(
         writeln!(
             out,
             "  pid {} ({}) user {}: NIXL {}, backends {}{of_host}{}",
-            process.id.pid,
+            id.pid,
             process.command,
-            process.user,
+            summary.user_names.wait_for(*uid),
             process.version.as_deref().unwrap_or("of unknown version"),
-            process.backends,
-            match process.is_excluded {
+            Vec::from_iter(libraries.backends.clone()).join(","),
+            match is_excluded {
                 true => ", left out by owners",
                 false => "",
             }
         )?;
-        let unreadable = devices.as_ref().err().filter(|_| is_read).map(unreadable);
-        let without_rdma = match devices {
-            Ok(0) if !host.is_empty() => without_rdma(process, &host),
+        let is_read = off.is_none() && !is_excluded;
+        let errno = process.devices.err().filter(|_| is_read);
+        let unreadable = errno.map(|errno| unreadable(Errno::from_raw(errno)));
+        let without_rdma = match process.devices {
+            Ok(0) if !host.is_empty() => without_rdma(process, host),
             _ => Vec::new(),
         };
         for warning in unreadable.into_iter().chain(without_rdma) {
@@ -90,11 +78,11 @@ pub fn report(
 }
 
 /// Returns why the sockets of a process cannot be read, and what to do.
-fn unreadable(err: &io::Error) -> String {
-    let why = match err.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ENOSYS) => "Linux is older than 5.6, which is needed".to_owned(),
-        Some(Errno::EMFILE) => "it has more than 32768 open files".to_owned(),
-        Some(Errno::EPERM | Errno::EACCES) => {
+fn unreadable(errno: Errno) -> String {
+    let why = match errno {
+        Errno::ENOSYS => "Linux is older than 5.6, which is needed".to_owned(),
+        Errno::EMFILE => "it has more than 32768 open files".to_owned(),
+        Errno::EPERM | Errno::EACCES => {
             let scope =
                 fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
             match scope.trim() {
@@ -107,7 +95,7 @@ fn unreadable(err: &io::Error) -> String {
                 ),
             }
         }
-        _ => err.to_string(),
+        _ => io::Error::from(errno).to_string(),
     };
     format!(
         "its sockets cannot be read, so nixl.process.tcp, nixl.process.rdma_devices, nixl.peer and nixl.agent.tcp_share have no new values: {why}"
@@ -115,26 +103,22 @@ fn unreadable(err: &io::Error) -> String {
 }
 
 /// Returns what can keep a process from RDMA that has no RDMA device open.
-fn without_rdma(process: &CheckedTransport, host: &[String]) -> Vec<String> {
+fn without_rdma(process: &NixlReading, host: &[String]) -> Vec<String> {
     let devices = host.join(", ");
     let mut found = Vec::new();
-    let listed = process.transports.as_ref();
+    let environ = process.environment.as_ref();
+    let listed = environ.and_then(|(_, environ)| environ.get(UCX_TLS));
     if let Some(listed) = listed.filter(|listed| !allows_rdma(listed)) {
         found.push(format!(
             "UCX_TLS is {listed:?}, which leaves out RDMA ({devices}): unset it, or add rc"
         ));
     }
-    let Ok(process) = ProcessDir::of(process.id) else {
-        return Vec::new();
-    };
-    let in_container = process.metadata("root/dev/infiniband");
-    if in_container.is_err_and(|err| err.kind() == io::ErrorKind::NotFound) {
+    if process.lacks_infiniband {
         found.push(format!(
             "/dev/infiniband is not in its container, so that it cannot use {devices}: give the container the devices"
         ));
     }
-    let limit = memlock_limit(&process.text("limits"));
-    if let Some(limit) = limit.filter(|_| !may_lock_memory(&process.text("status"))) {
+    if let Some(limit) = process.memlock_limit {
         found.push(format!(
             "its limit of locked memory (ulimit -l) is {limit} bytes, and RDMA locks all registered memory: set it to unlimited"
         ));
@@ -148,7 +132,7 @@ fn without_rdma(process: &CheckedTransport, host: &[String]) -> Vec<String> {
 }
 
 /// Returns the names of the RDMA devices of this host.
-fn rdma_devices_of_host() -> Vec<String> {
+pub fn rdma_devices_of_host() -> Vec<String> {
     let names = fs::read_dir("/sys/class/infiniband").into_iter().flatten();
     let names = names
         .flatten()
@@ -179,22 +163,6 @@ fn allows_rdma(listed: &str) -> bool {
     }
 }
 
-/// Returns the limit of locked memory in /proc/PID/limits, in bytes. `None`: there is none.
-fn memlock_limit(limits: &str) -> Option<u64> {
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max locked memory"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
-}
-
-/// True if /proc/PID/status has CAP_IPC_LOCK among the effective capabilities.
-fn may_lock_memory(status: &str) -> bool {
-    let mut lines = status.lines();
-    let caps = lines.find_map(|line| line.strip_prefix("CapEff:"));
-    let caps = caps.and_then(|caps| u64::from_str_radix(caps.trim(), 16).ok());
-    caps.is_some_and(|caps| caps & IPC_LOCK != 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,26 +189,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_limit_is_read_unless_the_process_may_exceed_it() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
-            Max processes             95942                95942                processes \n\
-            Max locked memory         8388608              unlimited            bytes     \n";
-        assert_eq!(memlock_limit(limits), Some(8_388_608));
-        assert_eq!(
-            memlock_limit(&limits.replace("8388608  ", "unlimited")),
-            None
-        );
-        assert_eq!(memlock_limit(""), None);
-        assert!(may_lock_memory("Name:\tx\nCapEff:\t000001ffffffffff\n"));
-        assert!(!may_lock_memory("Name:\tx\nCapEff:\t0000000010080002\n"));
-        assert!(!may_lock_memory(""));
-    }
-
-    #[test]
     fn reason_of_unreadable_sockets_has_a_remedy() {
-        let of = |errno: Errno| unreadable(&errno.into());
-        assert!(of(Errno::ENOSYS).contains("Linux is older than 5.6"));
-        assert!(of(Errno::EPERM).contains("CAP_SYS_PTRACE"));
-        assert!(of(Errno::EMFILE).contains("32768"));
+        assert!(unreadable(Errno::ENOSYS).contains("Linux is older than 5.6"));
+        assert!(unreadable(Errno::EPERM).contains("CAP_SYS_PTRACE"));
+        assert!(unreadable(Errno::EMFILE).contains("32768"));
     }
 }

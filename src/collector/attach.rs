@@ -225,13 +225,13 @@ impl Collector {
 
     /// Completes the attachment of the last source of an agent. If `is_visible`, the agent is published, or waits for its labels.
     pub(super) fn source_added(&mut self, key: AgentKey, is_visible: bool, now: Instant) {
+        let observes = self.observes();
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
         agent.waiting = None;
         let may_be_labelled = |source: &Source| !source.file.liveness.has_no_holder();
-        let waits =
-            self.shared.config.proc_facts && agent.sources.last().is_some_and(may_be_labelled);
+        let waits = observes && agent.sources.last().is_some_and(may_be_labelled);
         let deadline = label_deadline(&self.clock, now, waits);
         if is_visible {
             agent.entry.lifecycle.activate(deadline);

@@ -8,11 +8,12 @@ use crate::agents::{Agent, AgentKey};
 use crate::base::clock::Now;
 use crate::base::file::FileFacts;
 use crate::log;
+use crate::observer::protocol::{End, Kind, Request, Response};
 use crate::procfs::process::ProcessId;
+use crate::procfs::process_scan::scanned::ScannedProcess;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
-use crate::procfs::scan_threads::{ScanFailed, ScanThreads};
 use crate::source::Source;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use std::vec;
@@ -29,12 +30,16 @@ const NAME_PATIENCE: Duration = Duration::from_millis(500);
 /// this multiple of the time that a scan took.
 const FULL_PAUSE: Duration = Duration::from_secs(60);
 const FULL_PAUSE_FACTOR: u32 = 200;
+/// Limit of processes that have answered after the end of a scan.
+const MAX_LATE: usize = 64;
 
 /// When processes are scanned, and what the last scans have found.
 #[derive(Debug, Default)]
 pub(super) struct ProcessScans {
-    /// The scan that is running, and those that stalled processes block.
-    scan: ScanThreads<ProcessScan>,
+    /// The scan that is running, with what it has found so far.
+    running: Option<ProcessScan>,
+    /// Processes that have answered after the end of a scan.
+    late: Vec<ScannedProcess>,
     /// Result of the last scan while it waits for names of users, and when the wait ends.
     result: Option<(ProcessScan, Instant)>,
     /// Result that is applied to one agent after the other, and the agents that are left.
@@ -70,7 +75,7 @@ impl ProcessScans {
 
     /// True if a scan was begun whose result is not applied to all agents.
     fn is_running(&self) -> bool {
-        self.scan.is_running() || self.result.is_some() || self.is_applied()
+        self.running.is_some() || self.result.is_some() || self.is_applied()
     }
 
     /// True if the result of a scan is applied, and agents are left.
@@ -78,30 +83,51 @@ impl ProcessScans {
         self.applied.is_some()
     }
 
-    /// Returns the result of a scan when it has ended and the names of users are known. Waits for both for `wait` at most.
-    fn poll(&mut self, wait: Duration, now: Instant) -> Option<ProcessScan> {
-        let end = Instant::now() + wait;
-        match self.scan.wait(wait, now) {
-            None => {}
-            Some(Err(ScanFailed)) => self.note_failure(now),
-            Some(Ok(result)) => {
-                let time = result.duration;
-                let pause = (time * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE);
-                self.count += 1;
-                self.time += time;
-                (self.last_time, self.pause_ends) = (time, Some(now + pause));
-                self.result = Some((result, now + NAME_PATIENCE));
+    /// Takes over what the observer has found.
+    fn note(&mut self, response: Response, now: Instant) {
+        match (response, &mut self.running) {
+            (Response::Pods(pods), Some(scan)) => scan.pods = pods,
+            (Response::Scanned(process), Some(scan)) => scan.add(process),
+            (Response::Scanned(process), None)
+                if !process.files.is_empty() && self.late.len() < MAX_LATE =>
+            {
+                // A full scan finds out what it writes.
+                self.late.push(process);
+                self.last_full = None;
+            }
+            (Response::Done(Kind::Scan, end), running) => {
+                if let Some(scan) = running.take() {
+                    self.end(scan, &end, now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, mut scan: ProcessScan, end: &End, now: Instant) {
+        for process in std::mem::take(&mut self.late) {
+            if !scan.has(process.process.id) {
+                scan.add(process);
             }
         }
-        let left = end.saturating_duration_since(Instant::now());
-        let are_known = self.user_names.poll(left, now);
+        scan.is_complete &= end.is_complete;
+        let pause = (end.duration * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE);
+        self.count += 1;
+        self.time += end.duration;
+        (self.last_time, self.pause_ends) = (end.duration, Some(now + pause));
+        self.result = Some((scan, now + NAME_PATIENCE));
+    }
+
+    /// Returns the result of a scan when it has ended and the names of users are known. Waits for them for `wait` at most.
+    fn take_result(&mut self, wait: Duration, now: Instant) -> Option<ProcessScan> {
+        let are_known = self.user_names.poll(wait, now);
         let result = self.result.take_if(|(_, end)| are_known || now >= *end);
         result.map(|(result, _)| result)
     }
 
-    /// Notes that a scan has failed. The next one is full, after a pause.
-    fn note_failure(&mut self, now: Instant) {
-        (self.pause_ends, self.last_full) = (Some(now + MAX_PAUSE), None);
+    /// Notes that no scan will be made any more.
+    fn stop(&mut self) {
+        (self.running, self.silent) = (None, None);
     }
 }
 
@@ -111,7 +137,7 @@ impl Collector {
     pub fn publish_waiting(&mut self, patience: Duration) {
         let scans = &self.process_scans;
         // Almost always no agent waits.
-        let may_wait = self.shared.config.proc_facts && (scans.asks || scans.is_running());
+        let may_wait = self.observes() && (scans.asks || scans.is_running());
         if !may_wait || !self.agents.values().any(Agent::wants_facts) {
             return;
         }
@@ -128,17 +154,49 @@ impl Collector {
     /// Begins a process scan if one is due, waits for its end for `wait` at most, and applies its result until `end`; the next call goes
     /// on from there. Returns true unless agents are left to apply it to.
     pub(super) fn scan_processes(&mut self, now: Instant, wait: Duration, end: Instant) -> bool {
-        if !self.shared.config.proc_facts {
+        if !self.observes() {
             return true;
         }
         if self.process_scans.is_due(now) {
             self.begin_process_scan(now);
         }
-        if let Some(process_scan) = self.process_scans.poll(wait, now) {
+        let until = Instant::now() + wait;
+        let left = || until.saturating_duration_since(Instant::now());
+        loop {
+            self.receive(left(), now);
+            if self.process_scans.running.is_none() || left().is_zero() {
+                break;
+            }
+        }
+        if let Some(process_scan) = self.process_scans.take_result(left(), now) {
             self.begin_application(process_scan);
         }
         self.continue_application(now, end);
         !self.process_scans.is_applied()
+    }
+
+    /// True if other processes are looked at.
+    pub(super) fn observes(&self) -> bool {
+        self.shared.config.proc_facts && self.observer.is_running()
+    }
+
+    /// Takes over what the observer has read since the last call. Waits for it for `wait` at most.
+    fn receive(&mut self, wait: Duration, now: Instant) {
+        for response in self.observer.receive(wait) {
+            match response {
+                Response::Pods(_) | Response::Scanned(_) | Response::Done(Kind::Scan, _) => {
+                    self.process_scans.note(response, now);
+                }
+                response => {
+                    let read = self.transports.apply(response, now);
+                    self.read_processes.extend(read);
+                }
+            }
+        }
+        if !self.observer.is_running() {
+            self.process_scans.stop();
+            self.transports.end_scan();
+        }
     }
 
     /// Returns the processes with a NIXL backend loaded that write to no attached file, as of the last scan. `None`: not all processes
@@ -146,12 +204,12 @@ impl Collector {
     #[must_use]
     pub fn silent(&self) -> Option<&[ProcessId]> {
         let silent = self.process_scans.silent.as_deref();
-        silent.filter(|_| self.shared.config.proc_facts)
+        silent.filter(|_| self.observes())
     }
 
     fn begin_process_scan(&mut self, now: Instant) {
         let is_full = self.process_scans.is_full_due(now);
-        let mut request = ScanRequest::default();
+        let mut files = HashMap::new();
         // Of all files, to tell which processes use NIXL without telemetry.
         let mut inodes = HashSet::new();
         for agent in self.agents.values_mut() {
@@ -164,25 +222,27 @@ impl Collector {
                         changed,
                         ..file.facts
                     };
-                    request.files.insert(facts.id, facts);
+                    files.insert(facts.id, facts);
                 }
             }
         }
         let scans = &mut self.process_scans;
         scans.asks = false;
-        if request.files.is_empty() && !is_full {
+        if files.is_empty() && !is_full {
             return;
         }
-        request.inodes = Some(inodes);
-        let owners = request.files.values().map(|facts| facts.uid);
-        scans.user_names.request(owners, now);
-        request.pod_logs.clone_from(&self.shared.config.pod_logs);
-        let read = move |context: &_| ProcessScan::run(request, context);
-        if !scans.scan.start(now, read) {
-            scans.note_failure(now);
-        } else if is_full {
+        if is_full {
             scans.last_full = Some(now);
         }
+        let owners = files.values().map(|facts| facts.uid);
+        scans.user_names.request(owners, now);
+        let request = ScanRequest {
+            inodes: Some(inodes),
+            with_facts: files.keys().map(|file| file.ino).collect(),
+            pod_logs: self.shared.config.pod_logs.clone(),
+        };
+        self.observer.send(&Request::Scan(request.clone()));
+        scans.running = Some(ProcessScan::of(files, request));
     }
 
     /// Applies the result of a process scan, except for what concerns single agents.
@@ -231,7 +291,7 @@ impl Collector {
             return;
         };
         // The scan has resolved the owner's name of these files only.
-        let files = &process_scan.request.files;
+        let files = &process_scan.files;
         let is_asked = |source: &Source| files.contains_key(&source.file.facts.id);
         if !agent.sources.iter().any(is_asked) {
             return;

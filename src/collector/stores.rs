@@ -261,6 +261,7 @@ impl Collector {
         // has a file, an old store publishes no agent before it is updated.
         let is_visible = self.is_recent(&store, now)
             || store.source.file.liveness.state(false) == AgentState::Live;
+        let observes = self.observes();
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
@@ -276,7 +277,7 @@ impl Collector {
             ),
         );
         agent.sources.push(store.source);
-        if !self.shared.config.proc_facts {
+        if !observes {
             // Only the store tells its rank.
             agent.set_facts(Some(agent.facts_of_files(None)));
         }

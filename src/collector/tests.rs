@@ -273,7 +273,7 @@ fn panic_over_the_processes_of_one_agent_costs_the_others_nothing() {
         )
     });
     let mut found = ProcessScan::of_processes(&bad, &rings[0], &writers);
-    found.request.files.insert(good.id, good);
+    found.files.insert(good.id, good);
     let fail = move |event: &str| {
         assert!(!event.contains("processes can write"), "a defect");
         assert_eq!(log::tests::current_owner(), Some(bad.uid), "{event}");

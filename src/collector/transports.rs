@@ -5,31 +5,33 @@
 use super::Collector;
 use crate::agents::Agent;
 use crate::event::EventType;
+use crate::observer::protocol::Request;
 use crate::procfs::process::ProcessId;
 use crate::transport::share::Bytes;
 use crate::transport::{AgentTransport, Transports};
-use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::collections::HashMap;
 use std::time::Instant;
 
 impl Collector {
-    /// Sets the program of the worker process that reads sockets. Without it none are read.
-    pub fn set_transport_program(&mut self, program: PathBuf) {
-        self.transports.set_program(program);
-    }
-
     /// Returns the processes that use NIXL.
     #[must_use]
     pub fn transports(&self) -> &Transports {
         &self.transports
     }
 
-    /// Begins a socket scan if one is due, and applies its result when it ends. Never waits.
+    /// Begins a socket scan if one is due, and gives agents what the observer has read since the last call. Never waits.
     pub(super) fn read_transports(&mut self, now: Instant) {
-        let Some(read) = self.transports.poll(now) else {
+        if self.observes() {
+            if let Some(processes) = self.transports.begin_scan(now) {
+                self.observer.send(&Request::Sockets(processes));
+            }
+        }
+        let outdated = self.transports.drop_old(now);
+        if outdated.is_none() && self.read_processes.is_empty() {
             return;
-        };
-        let read: HashSet<ProcessId> = read.into_iter().collect();
+        }
+        let mut read = std::mem::take(&mut self.read_processes);
+        read.extend(outdated.into_iter().flatten());
         let agents = self.count_agents();
         for agent in self.agents.values_mut() {
             let process = process_of(agent).filter(|process| agents[process] == 1);
@@ -62,7 +64,7 @@ impl Collector {
         if config.transport && config.proc_facts {
             return;
         }
-        self.transports.clear(Instant::now());
+        self.transports.clear();
         for agent in self.agents.values_mut() {
             agent.transport = AgentTransport::default();
         }

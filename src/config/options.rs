@@ -48,8 +48,10 @@ pub struct Options {
     pub config: Option<PathBuf>,
     /// `--check`.
     pub check: bool,
-    /// `--transport-worker`, which only the daemon uses.
-    pub transport_worker: bool,
+    /// `--observer`, which only the daemon uses.
+    pub observer: bool,
+    /// `--observer-worker`, which only the observer uses.
+    pub observer_worker: bool,
     /// `--help`.
     pub help: bool,
     /// `--version`.
@@ -86,7 +88,8 @@ pub fn parse(
             }
             Short('U') | Long("username") => options.username = Some(parser.value()?.string()?),
             Long("check") => options.check = true,
-            Long("transport-worker") => options.transport_worker = true,
+            Long("observer") => options.observer = true,
+            Long("observer-worker") => options.observer_worker = true,
             Long("version") => options.version = true,
             Short('?') | Long("help") => options.help = true,
             _ => {

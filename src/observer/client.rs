@@ -1,39 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The daemon's side of the worker process: starts it, sends requests, and receives what it has read. Never waits for it.
+//! The daemon's side of the observer. Never waits for it longer than it is told to.
 
-use crate::observer::protocol::{Request, Response};
-use crate::procfs::process;
+use crate::log;
+use crate::observer::link::Link;
+use crate::observer::protocol::{Kind, Request, Response, Stalled};
+use crate::observer::workers::{MAX_WAITING, ending};
 use crate::rights::privilege;
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-/// Option that makes this program the worker process.
-pub const OPTION: &str = "--transport-worker";
-/// Size of the pipe with the responses, in bytes. The worker waits while it is full.
-const PIPE_LEN: i32 = 1 << 20;
-/// Limit of a response, in bytes.
-const MAX_RESPONSE: usize = 1 << 20;
+/// Option that makes this program the observer.
+pub const OPTION: &str = "--observer";
+/// What follows from an observer that does not run, for the log.
+pub const CONSEQUENCE: &str = "processes are not looked at any more: new agents have no labels, and nixl.process, nixl.peer, nixl.agent.tcp_share and nixl.agents.silent have no values; restart pmcd";
+/// Time in which a process that has closed its pipes ends.
+const END_TIME: Duration = Duration::from_millis(100);
 
-/// Worker process with its pipes.
-#[derive(Debug)]
-pub struct WorkerProcess {
-    child: Child,
-    requests: ChildStdin,
-    responses: ChildStdout,
-    /// Bytes of a request that did not fit into the pipe yet.
-    unsent: Vec<u8>,
-    /// Bytes of responses that were not taken yet.
-    received: Vec<u8>,
+/// The observer, as long as it runs.
+#[derive(Debug, Default)]
+pub struct Observer {
+    link: Option<Link<Request, Response>>,
 }
 
-impl WorkerProcess {
-    /// Starts a program with [`OPTION`].
+impl Observer {
+    /// Starts a program with [`OPTION`], and with the capabilities of this process that reading other processes needs.
     ///
     /// # Errors
     /// Those of fork(2), execve(2) and pipe(2).
@@ -43,103 +37,82 @@ impl WorkerProcess {
             .arg0("pmdanixl")
             .arg(OPTION)
             .current_dir("/")
-            .env_clear();
-        command
+            .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
-        let mut child = privilege::spawn_reader(&mut command)?;
-        let (Some(requests), Some(responses)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(ErrorKind::BrokenPipe.into());
+        let link = Link::new(privilege::spawn_reader(&mut command)?)?;
+        Ok(Self { link: Some(link) })
+    }
+
+    /// True while it runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Sends a request. It must have served the last one of this kind. Does nothing if it does not run.
+    pub fn send(&mut self, request: &Request) {
+        if let Some(Err(err)) = self.link.as_mut().map(|link| link.send(request)) {
+            self.note_end(&err);
+        }
+    }
+
+    /// Returns the responses since the last call. Waits for one for `wait` at most. Those about workers are logged instead.
+    pub fn receive(&mut self, wait: Duration) -> Vec<Response> {
+        let (mut responses, end) = (Vec::new(), Instant::now() + wait);
+        while let Some(link) = &mut self.link {
+            match link.receive() {
+                Ok(Some(Response::Stalled(stalled))) => log_stalled(&stalled),
+                Ok(Some(Response::WorkerFailed(why))) => {
+                    tracing::warn!("observer: a worker cannot go on: {why}");
+                }
+                Ok(Some(response)) => responses.push(response),
+                Ok(None) => {
+                    let left = end.saturating_duration_since(Instant::now());
+                    if !responses.is_empty() || left.is_zero() {
+                        break;
+                    }
+                    link.wait(left);
+                }
+                Err(err) => self.note_end(&err),
+            }
+        }
+        responses
+    }
+
+    /// Notes that it has ended, or has sent something else than a response.
+    fn note_end(&mut self, err: &io::Error) {
+        let Some(link) = self.link.take() else {
+            return;
         };
-        for pipe in [requests.as_fd(), responses.as_fd()] {
-            fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let mut child = link.close();
+        match child.wait(END_TIME) {
+            Some(status) => {
+                let status = ending(status);
+                tracing::error!("observer: has ended ({status}); {CONSEQUENCE}");
+            }
+            None => tracing::error!("observer: cannot be used: {err}; {CONSEQUENCE}"),
         }
-        // Without it, a long scan takes some ticks more.
-        let _ = fcntl(&responses, FcntlArg::F_SETPIPE_SZ(PIPE_LEN));
-        Ok(Self {
-            child,
-            requests,
-            responses,
-            unsent: Vec::new(),
-            received: Vec::new(),
-        })
-    }
-
-    /// Sends a request, as far as it fits into the pipe: [`WorkerProcess::receive`] sends the rest. The worker must have responded to the
-    /// last one.
-    ///
-    /// # Errors
-    /// The worker has ended.
-    pub fn send(&mut self, request: &Request) -> io::Result<()> {
-        self.unsent = serde_json::to_vec(request)?;
-        self.unsent.push(b'\n');
-        self.send_rest()
-    }
-
-    fn send_rest(&mut self) -> io::Result<()> {
-        while !self.unsent.is_empty() {
-            match self.requests.write(&self.unsent) {
-                Ok(len) => drop(self.unsent.drain(..len)),
-                Err(err) if err.raw_os_error() == Some(Errno::EAGAIN as i32) => break,
-                Err(err) => return Err(err),
-            }
-        }
-        Ok(())
-    }
-
-    /// Kills the process, and waits until it has ended.
-    #[cfg(test)]
-    pub fn kill(&mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("our child");
-    }
-
-    /// True if the process is stopped by a signal.
-    #[must_use]
-    pub fn is_stopped(&self) -> bool {
-        process::is_stopped(self.child.id())
-    }
-
-    /// Returns the next response; `None` if there is none yet.
-    ///
-    /// # Errors
-    /// The worker has ended, or its response is invalid.
-    pub fn receive(&mut self) -> io::Result<Option<Response>> {
-        self.send_rest()?;
-        loop {
-            if let Some(end) = self.received.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = self.received.drain(..=end).collect();
-                return Ok(Some(serde_json::from_slice(&line)?));
-            }
-            let mut bytes = [0; 1 << 14];
-            match self.responses.read(&mut bytes) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(len) => self.received.extend(&bytes[..len]),
-                Err(err) if err.raw_os_error() == Some(Errno::EAGAIN as i32) => return Ok(None),
-                Err(err) => return Err(err),
-            }
-            if self.received.len() > MAX_RESPONSE {
-                return Err(ErrorKind::InvalidData.into());
-            }
-        }
-    }
-
-    /// Gives the worker up. It ends as soon as it no longer waits for the process that stalls it.
-    #[must_use]
-    pub fn abandon(mut self) -> AbandonedWorker {
-        let _ = self.child.kill();
-        AbandonedWorker(self.child)
+        child.kill();
     }
 }
 
-/// Worker process that was killed, and may wait for a process.
-#[derive(Debug)]
-pub struct AbandonedWorker(Child);
-
-impl AbandonedWorker {
-    /// True until the process has ended.
-    pub fn is_running(&mut self) -> bool {
-        matches!(self.0.try_wait(), Ok(None))
+/// Logs which process has stalled a worker.
+fn log_stalled(stalled: &Stalled) {
+    let _about = log::about(stalled.uid);
+    let waiting = stalled.waiting;
+    let what = match stalled.kind {
+        Kind::Sockets => "sockets",
+        Kind::Scan | Kind::Examination => "memory",
+    };
+    match &stalled.process {
+        Some((process, group)) => tracing::warn!(
+            "process {}: reading its {what} blocks, so it was given up after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped: they have no new labels, and no new values in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({waiting} readings wait; with {MAX_WAITING}, no other one begins)",
+            process.pid
+        ),
+        None => tracing::warn!(
+            "pod_logs: reading this directory blocks, so it was given up after 10 s; repair its file system ({waiting} readings wait; with {MAX_WAITING}, no other one begins)"
+        ),
     }
 }

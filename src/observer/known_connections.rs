@@ -6,7 +6,7 @@
 //! user the process that has waited longest is read first, of equal ones the oldest. If a connection were forgotten while it is open, all
 //! its bytes would count again.
 
-use crate::observer::protocol::{ProcessReading, Traffic};
+use crate::observer::protocol::{SocketReading, Traffic};
 use crate::observer::sockets::OpenFiles;
 use crate::procfs::process::ProcessId;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -73,14 +73,19 @@ impl KnownConnections {
 
     /// Adds the connections of a process. `was_counted` is true if the daemon has counted the process. If it is not known here, how much
     /// was counted is not known either, so that its connections count from now on. Returns what they have added.
-    pub fn add(&mut self, id: ProcessId, was_counted: bool, files: &OpenFiles) -> ProcessReading {
+    pub fn add(&mut self, id: ProcessId, was_counted: bool, files: &OpenFiles) -> SocketReading {
         self.unread.remove(&id);
-        let is_resumed = self.processes.insert(id) && was_counted;
-        let mut reading = ProcessReading {
+        let is_new = self.processes.insert(id);
+        if !is_new && !was_counted {
+            // The daemon has removed what was counted.
+            self.connections.retain(|_, known| known.process != id);
+        }
+        let is_resumed = is_new && was_counted;
+        let mut reading = SocketReading {
             id,
             is_resumed,
             rdma_devices: u32::try_from(files.rdma_devices).unwrap_or(u32::MAX),
-            ..ProcessReading::default()
+            ..SocketReading::default()
         };
         let (mut peers, mut weighted) = (BTreeMap::new(), 0.0);
         for connection in &files.connections {

@@ -1,54 +1,186 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Messages between the daemon and the worker process, as lines of JSON.
+//! Messages, as lines of JSON: between the daemon and the observer, and between the observer and a worker.
 
+use crate::base::any_path;
+use crate::observer::examination::{Examination, Subject};
+use crate::observer::group::Group;
+use crate::observer::sockets::OpenFiles;
+use crate::procfs::facts::pods::Pods;
 use crate::procfs::process::ProcessId;
+use crate::procfs::process_scan::ScanRequest;
+use crate::procfs::process_scan::scanned::ScannedProcess;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::ops::AddAssign;
 use std::path::PathBuf;
+use std::time::Duration;
 
-/// Request of the daemon: processes to read, the oldest first.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
-    /// Processes.
-    pub processes: Vec<RequestedProcess>,
+/// Kinds of requests. The observer serves one request of each kind at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Kind {
+    /// Process scan.
+    Scan,
+    /// Socket scan.
+    Sockets,
+    /// Examination, for `--check`.
+    Examination,
 }
 
-/// Process to read.
+/// Request of the daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// Read all processes.
+    Scan(ScanRequest),
+    /// Read the sockets of these processes, the oldest first.
+    Sockets(Vec<SocketRequest>),
+    /// Examine these processes and directories.
+    Examine(Vec<Subject>),
+}
+
+/// Process whose sockets are to be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RequestedProcess {
+pub struct SocketRequest {
     /// Process.
     pub id: ProcessId,
     /// User.
     pub uid: u32,
-    /// True if the daemon has counted connections of the process before. A new worker does not know how much of them.
+    /// True if the daemon has counted connections of the process before. The observer may have forgotten how much of them.
     pub was_counted: bool,
     /// libnixl in the mount namespace of the process, if its version is requested.
+    #[serde(with = "any_path")]
     pub library: Option<PathBuf>,
 }
 
-/// Response of the worker. A response to a request is any number of `Begun`, each followed by `Read`, `Ended` or `Failed`, and then `Done`.
+/// Response of the observer. What is read of a process that answers late may follow the end of its request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum Response {
-    /// The process is read next. If nothing follows, it stalls the worker.
-    Begun(ProcessId),
-    /// The process was read.
-    Read(ProcessReading),
-    /// The process has ended.
+    /// Names of pods, at the beginning of a process scan.
+    Pods(Pods),
+    /// A process scan has found a process with a requested file or with NIXL.
+    Scanned(ScannedProcess),
+    /// The sockets of a process were read.
+    Sockets(SocketReading),
+    /// A process whose sockets were to be read has ended.
     Ended(ProcessId),
-    /// The process runs and could not be read, for this reason.
+    /// A process runs, and its sockets could not be read, for this reason.
     Failed(ProcessId, String),
-    /// The scan has ended: all processes were read, or its time was used.
-    Done,
+    /// What `--check` has asked for.
+    Examined(Examination),
+    /// A reading has blocked for ten seconds.
+    Stalled(Stalled),
+    /// A worker has ended, or cannot be started.
+    WorkerFailed(String),
+    /// A request was served, as far as possible.
+    Done(Kind, End),
 }
 
-/// What was read of a process.
+/// What a served request leaves out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// Of a process scan: true if all processes were read. Then no process writes to a file without a mapping.
+    pub is_complete: bool,
+    /// Of a process scan: true if there is no permission to read a process that is visible.
+    pub has_unreadable: bool,
+    /// Processes that have not answered yet, or did not before and are left out.
+    pub stalled: Vec<u32>,
+    /// Time from the request.
+    pub duration: Duration,
+}
+
+/// Process that has stalled a worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stalled {
+    /// What was read.
+    pub kind: Kind,
+    /// The process. `None`: a directory.
+    pub process: Option<(ProcessId, Group)>,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// Number of workers that wait, with this one.
+    pub waiting: usize,
+}
+
+/// Message to a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Task {
+    /// What process scans look for, from now on. Has no answer.
+    LookFor(ScanRequest),
+    /// Something to read, without processes of these groups.
+    Read(Order, Vec<Group>),
+}
+
+/// What a worker is to read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// The names of pods in the directory of their logs.
+    Pods(PathBuf),
+    /// A process, for a process scan.
+    Scan(u32),
+    /// The sockets of a process.
+    Sockets(SocketRequest),
+    /// What `--check` asks for.
+    Examine(Subject),
+}
+
+impl Order {
+    /// Process that is read. `None`: a directory, or it has ended.
+    #[must_use]
+    pub fn process(&self) -> Option<ProcessId> {
+        match self {
+            Self::Scan(pid) => ProcessId::of(*pid).ok(),
+            Self::Sockets(request) => Some(request.id),
+            Self::Examine(subject) => subject.process(),
+            Self::Pods(_) => None,
+        }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Scan(pid) => Some(*pid),
+            order => Some(order.process()?.pid),
+        }
+    }
+}
+
+/// Answer of a worker to an order.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// The answer is not complete: this ancestor of the process is read next.
+    Ancestor(ProcessId),
+    /// Names of pods.
+    Pods(Pods),
+    /// Process, for a process scan.
+    Scanned(ScannedProcess),
+    /// Open files of a process, and its version of NIXL.
+    Sockets(OpenFiles, Option<String>),
+    /// What `--check` has asked for.
+    Examined(Examination),
+    /// Nothing was read.
+    Unread(Unread),
+}
+
+/// Why a process was not read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unread {
+    /// It has ended.
+    Ended,
+    /// There is no permission.
+    Denied(String),
+    /// Its group is left out.
+    Skipped,
+    /// Something else.
+    Failed(String),
+}
+
+/// What was read of the sockets of a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ProcessReading {
+pub struct SocketReading {
     /// Process.
     pub id: ProcessId,
-    /// True if bytes may have been lost before it: this worker did not know the process, which was counted before.
+    /// True if bytes may have been lost before it: the observer did not know the process, which was counted before.
     pub is_resumed: bool,
     /// Version of NIXL, if it was requested and is known.
     pub version: Option<String>,
@@ -63,7 +195,6 @@ pub struct ProcessReading {
     /// Traffic since the last reading by peer, also of open connections without traffic.
     pub peers: Vec<(IpAddr, Traffic)>,
 }
-
 /// Traffic of TCP connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {

@@ -6,6 +6,7 @@ use crate::observer::protocol::Traffic;
 use crate::procfs::process_dir::{Descriptors, ProcessDir};
 use crate::shm::socket::{self, ProcessHandle};
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
@@ -17,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 const MAX_FILES: usize = 1 << 15;
 
 /// Open files of a process.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct OpenFiles {
     /// TCP connections.
     pub connections: Vec<Connection>,
@@ -26,7 +27,7 @@ pub struct OpenFiles {
 }
 
 /// TCP connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     /// Number that no other socket of this boot has.
     pub cookie: u64,

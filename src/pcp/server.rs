@@ -16,6 +16,7 @@ use crate::error::ConfigError;
 use crate::ids::Ids;
 use crate::journal::Journal;
 use crate::metrics::control::Control;
+use crate::observer::client::Observer;
 use crate::procfs::process::ProcessId;
 use crate::rights::Rights;
 use crate::rights::privilege::{self, NotAllowed};
@@ -38,8 +39,18 @@ pub use transports::PeerKey;
 
 /// Function that reads the configuration, also in another thread.
 pub type ReadConfig = Arc<dyn Fn() -> Result<LoadedConfig, ConfigError> + Send + Sync>;
-/// Function that opens the state file, becomes the configured user and gives up all other rights. This cannot be undone.
-pub type EnterAccount = Box<dyn Fn(&Config) -> Result<Journal, NotAllowed>>;
+/// Function that opens the state file, becomes the configured user, starts the observer and gives up all other rights. This cannot be
+/// undone.
+pub type EnterAccount = Box<dyn Fn(&Config) -> Result<Entered, NotAllowed>>;
+
+/// What a process opens before it gives up its rights.
+#[derive(Debug)]
+pub struct Entered {
+    /// State file.
+    pub journal: Journal,
+    /// Observer, unless the configuration needs none.
+    pub observer: Observer,
+}
 
 /// Instance domains without instances.
 #[derive(Debug)]
@@ -74,8 +85,6 @@ pub struct Server {
     state_checked: Instant,
     /// Rights that the process has since [`EnterAccount`] was called. `None`: there was no valid configuration yet.
     rights: Option<Rights>,
-    /// Program of the worker process that reads sockets.
-    transport_program: PathBuf,
     work: Work,
 }
 
@@ -102,7 +111,6 @@ impl Server {
     pub fn new(
         domain: u32,
         cache_path: PathBuf,
-        transport_program: PathBuf,
         loaded: Result<Config, ConfigError>,
         read_config: ReadConfig,
         enter_account: EnterAccount,
@@ -129,7 +137,6 @@ impl Server {
             read_config,
             enter_account,
             rights: None,
-            transport_program,
             state_checked: Instant::now(),
             work: Work::Nothing,
         };
@@ -147,11 +154,11 @@ impl Server {
     /// system call blocks would block setuid(2).
     fn begin(&mut self, config: &Config) -> Result<(), NotAllowed> {
         let rights = Rights::of(config, getuid().as_raw(), privilege::permitted());
-        self.journal = (self.enter_account)(config)?;
+        let entered = (self.enter_account)(config)?;
+        self.journal = entered.journal;
         self.rights = Some(rights);
         self.collector = Collector::new(config);
-        let program = self.transport_program.clone();
-        self.collector.set_transport_program(program);
+        self.collector.set_observer(entered.observer);
         self.phase = Phase::Start;
         Ok(())
     }

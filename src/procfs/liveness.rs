@@ -269,7 +269,7 @@ impl Liveness {
         id: FileId,
         path: &Path,
     ) -> Option<&Sharers> {
-        let before_scan = process_scan.request.files.get(&id)?;
+        let before_scan = process_scan.files.get(&id)?;
         let agents = process_scan.processes_of(id, path).into_iter();
         let agents = Vec::from_iter(agents.filter(|process| process.is_agent()));
         let (old_writer, previous_writer) = (self.writer, self.previous_writer);

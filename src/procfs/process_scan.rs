@@ -2,21 +2,19 @@
 
 //! Process scan: which processes have a file mapped shared and writable, as the producer of a ring has.
 //!
-//! A host may run thousands of processes with thousands of mappings each. So a scan runs in a thread of its own.
+//! The observer reads them (`observer`), and the daemon adds up what it finds.
 
-use crate::base::file::{FileFacts, FileId, list_names_at};
+use crate::base::file::{FileFacts, FileId};
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::pods::Pods;
-use crate::procfs::process::{INIT_PID, ProcessId, has_ended, sees_host};
-use crate::procfs::scan_threads::ScanContext;
+use crate::procfs::process::ProcessId;
 use nix::sys::stat::makedev;
 #[cfg(test)]
 use nix::sys::stat::{major, minor};
 use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 pub mod library;
 pub mod scanned;
@@ -27,12 +25,12 @@ use scanned::ScannedProcess;
 const MAX_MAPPINGS: usize = 1024;
 
 /// What a process scan looks for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ScanRequest {
-    /// Files as they were at the last check before the scan. The scan reads facts of the processes that write them.
-    pub files: HashMap<FileId, FileFacts>,
-    /// Inode numbers of these and other files. The scan finds the processes that have them mapped. `None`: all files.
+    /// Inode numbers of files. The scan finds the processes that have them mapped. `None`: all files.
     pub inodes: Option<HashSet<u64>>,
+    /// Inode numbers of files among them. The scan reads facts of the processes that have them mapped.
+    pub with_facts: HashSet<u64>,
     /// Directory with the logs of pods.
     pub pod_logs: PathBuf,
 }
@@ -47,7 +45,7 @@ impl ScanRequest {
 }
 
 /// A process that has a file mapped shared and writable.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MappingProcess {
     /// Process.
     pub id: ProcessId,
@@ -60,7 +58,7 @@ pub struct MappingProcess {
 }
 
 /// A process with a NIXL backend loaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NixlProcess {
     /// Process.
     pub id: ProcessId,
@@ -75,6 +73,8 @@ pub struct NixlProcess {
 /// Result of a process scan.
 #[derive(Debug, Default)]
 pub struct ProcessScan {
+    /// Files whose writers the scan has looked for, as they were at the last check before it.
+    pub files: HashMap<FileId, FileFacts>,
     /// What the scan looked for.
     pub request: ScanRequest,
     /// Processes by the inode number that they have mapped, each with device and path of the file.
@@ -87,14 +87,29 @@ pub struct ProcessScan {
     pub nixl_processes: Vec<NixlProcess>,
     /// True if no process was hidden. Then no process writes to a file without a mapping.
     pub is_complete: bool,
-    /// True if this process has no permission to read a process that is visible.
+    /// True if there is no permission to read a process that is visible.
     pub has_unreadable: bool,
-    /// Time that the scan took.
-    pub duration: Duration,
 }
 
 #[cfg(test)]
 impl ProcessScan {
+    /// Reads all processes.
+    pub(crate) fn run(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> Self {
+        let request = ScanRequest {
+            inodes,
+            with_facts: files.iter().map(|facts| facts.id.ino).collect(),
+            ..ScanRequest::default()
+        };
+        let files = files.iter().map(|facts| (facts.id, **facts)).collect();
+        let mut scan = Self::of(files, request);
+        let names = crate::base::file::list_names_at(Path::new("/proc")).expect("there");
+        for pid in names.iter().filter_map(|name| name.to_str()?.parse().ok()) {
+            let process = ScannedProcess::read(pid, &scan.request, &mut |_| true);
+            process.into_iter().for_each(|process| scan.add(process));
+        }
+        scan
+    }
+
     /// Returns a result in which these processes have a file mapped, each at an address.
     pub(crate) fn of_processes(
         facts: &FileFacts,
@@ -111,10 +126,7 @@ impl ProcessScan {
         };
         let mapped = processes.iter().map(|one| (path.clone(), process(one)));
         Self {
-            request: ScanRequest {
-                files: [(facts.id, *facts)].into(),
-                ..ScanRequest::default()
-            },
+            files: [(facts.id, *facts)].into(),
             by_inode: [(facts.id.ino, mapped.collect())].into(),
             ..Self::default()
         }
@@ -122,39 +134,25 @@ impl ProcessScan {
 }
 
 impl ProcessScan {
-    /// Reads all processes of /proc that may be read.
+    /// Returns a scan that has found nothing yet.
     #[must_use]
-    pub fn run(request: ScanRequest, context: &ScanContext) -> Self {
-        let started = Instant::now();
-        let names = list_names_at(Path::new("/proc")).unwrap_or_default();
-        let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
-        let pids: Vec<u32> = pids.collect();
-        let mut scan = Self {
-            // With hidepid (proc(5)) the init process is hidden as well.
-            is_complete: sees_host() && pids.contains(&INIT_PID),
-            pods: Pods::read(&request.pod_logs),
+    pub fn of(files: HashMap<FileId, FileFacts>, request: ScanRequest) -> Self {
+        Self {
+            files,
+            request,
+            is_complete: true,
             ..Self::default()
-        };
-        for pid in pids {
-            match ScannedProcess::read(pid, &request, context) {
-                Ok(process) => scan.add(process),
-                Err(err) => {
-                    // A process that may not be read may have anything mapped. The host's init process is not an agent, and some
-                    // kernels deny access to it.
-                    let is_denied = err.kind() == ErrorKind::PermissionDenied;
-                    let is_init = pid == INIT_PID && is_denied;
-                    scan.is_complete &= has_ended(&err) || is_init;
-                    scan.has_unreadable |= is_denied && !is_init;
-                }
-            }
         }
-        scan.request = request;
-        scan.duration = started.elapsed();
-        scan
+    }
+
+    /// True if something of a process was found.
+    #[must_use]
+    pub fn has(&self, process: ProcessId) -> bool {
+        self.processes().any(|known| known.id == process)
     }
 
     /// Adds a process.
-    fn add(&mut self, scanned: ScannedProcess) {
+    pub fn add(&mut self, scanned: ScannedProcess) {
         let ScannedProcess { process, .. } = scanned;
         self.is_complete &= scanned.is_complete;
         if scanned.libraries.has_backend() && process.is_agent() {
@@ -179,6 +177,12 @@ impl ProcessScan {
                 (file.path, process)
             }));
         }
+    }
+
+    /// Returns the processes that have one of the files mapped, each once for a file.
+    pub fn processes(&self) -> impl Iterator<Item = &MappingProcess> {
+        let known = self.by_inode.values().flatten();
+        known.map(|(_, process)| process)
     }
 
     /// Returns the processes that have a file mapped. On btrfs and overlayfs the device number in maps differs from the one of

@@ -24,14 +24,21 @@ pub struct NotAllowed {
 }
 
 /// Becomes the configured user for good, with its groups and only the capabilities that the configuration needs. A process that
-/// already has this user, or stays root, only loses capabilities. No program that it starts can have more.
+/// already has this user, or stays root, only loses capabilities. No program that it starts can have more. `before_limit` is called as
+/// the user, before any capability is given up.
 ///
 /// # Errors
 /// The kernel does not allow it. Then the same capabilities are in effect as before.
-pub fn limit(config: &Config) -> Result<(), NotAllowed> {
+pub fn limit(config: &Config, before_limit: impl FnOnce()) -> Result<(), NotAllowed> {
     let account = config.user.as_ref();
     let before = raise();
-    become_user(account, config).map_err(|errno| {
+    let limited = become_user(account).and_then(|()| {
+        before_limit();
+        let needed = needed(getuid().as_raw(), config);
+        keep_only(&needed, &needed)?;
+        set_no_new_privs()
+    });
+    limited.map_err(|errno| {
         let _ = caps::set(None, CapSet::Effective, &before);
         NotAllowed {
             name: account.map_or("root".into(), |account| account.name.clone()),
@@ -40,7 +47,7 @@ pub fn limit(config: &Config) -> Result<(), NotAllowed> {
     })
 }
 
-fn become_user(account: Option<&UserAccount>, config: &Config) -> Result<(), Errno> {
+fn become_user(account: Option<&UserAccount>) -> Result<(), Errno> {
     if let Some(account) = account.filter(|account| getuid().as_raw() != account.uid) {
         let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
         let groups = [&[account.gid], &*account.groups].concat();
@@ -51,9 +58,7 @@ fn become_user(account: Option<&UserAccount>, config: &Config) -> Result<(), Err
             .and_then(|()| setgroups(&groups))
             .and_then(|()| setuid(uid))?;
     }
-    let needed = needed(getuid().as_raw(), config);
-    keep_only(&needed, &needed)?;
-    set_no_new_privs()
+    Ok(())
 }
 
 /// Capabilities that some configuration needs, or that it takes to become its user.
@@ -93,12 +98,16 @@ fn raise() -> CapsHashSet {
     before
 }
 
-/// Capabilities of the process that reads sockets of other users' processes (pidfd_getfd(2)).
-const OF_READER: [Capability; 3] = [
-    Capability::CAP_SYS_PTRACE,
-    Capability::CAP_DAC_READ_SEARCH,
-    Capability::CAP_DAC_OVERRIDE,
-];
+/// Returns the capabilities that reading other users' processes needs: SYS_PTRACE for their mappings and sockets (pidfd_getfd(2)),
+/// DAC_READ_SEARCH for their files. Containers have DAC_OVERRIDE instead, which is more.
+fn of_reader() -> [Capability; 2] {
+    let read = Capability::CAP_DAC_READ_SEARCH;
+    let files = match permitted().contains(&read) {
+        true => read,
+        false => Capability::CAP_DAC_OVERRIDE,
+    };
+    [Capability::CAP_SYS_PTRACE, files]
+}
 
 /// Returns the capabilities that the process may put into effect.
 #[must_use]
@@ -106,18 +115,14 @@ pub fn permitted() -> CapsHashSet {
     caps::read(None, CapSet::Permitted).unwrap_or_default()
 }
 
-/// Starts a program with the capabilities of this process that reading other users' sockets needs.
+/// Starts a program with the capabilities of this process that reading other processes needs.
 ///
 /// # Errors
 /// Those of fork(2) and execve(2).
 pub fn spawn_reader(command: &mut Command) -> std::io::Result<Child> {
-    // Capabilities are those of a thread. A program has its ambient ones, even if it is not root's (capabilities(7)).
+    // Capabilities are those of a thread.
     let spawn = || {
-        for cap in OF_READER {
-            // Fails without the capability.
-            let _ = caps::raise(None, CapSet::Inheritable, cap)
-                .and_then(|()| caps::raise(None, CapSet::Ambient, cap));
-        }
+        pass_on();
         command.spawn()
     };
     thread::scope(|scope| {
@@ -126,13 +131,34 @@ pub fn spawn_reader(command: &mut Command) -> std::io::Result<Child> {
     })
 }
 
-/// Gives up all capabilities but those that reading other users' sockets needs, and the right to regain any.
+/// Gives up all capabilities but those that reading other processes needs, and the right to regain any.
 ///
 /// # Errors
 /// The kernel does not allow it.
-pub fn limit_reader() -> Result<(), Errno> {
-    keep_only(&OF_READER, &OF_READER)?;
+pub fn limit_worker() -> Result<(), Errno> {
+    let kept = of_reader();
+    keep_only(&kept, &kept)?;
     set_no_new_privs()
+}
+
+/// Gives up all capabilities but those that reading other processes needs, which each program that this process starts has too.
+///
+/// # Errors
+/// The kernel does not allow it.
+pub fn limit_observer() -> Result<(), Errno> {
+    limit_worker()?;
+    pass_on();
+    Ok(())
+}
+
+/// Lets each program that this thread starts have the capabilities that reading other processes needs. A program has the ambient ones
+/// of its thread, even if it is not root's (capabilities(7)).
+fn pass_on() {
+    for cap in of_reader() {
+        // Fails without the capability.
+        let _ = caps::raise(None, CapSet::Inheritable, cap)
+            .and_then(|()| caps::raise(None, CapSet::Ambient, cap));
+    }
 }
 
 /// Puts capabilities into effect, and gives up all but those of `kept` for good.

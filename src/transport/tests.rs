@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
+use crate::observer::group::Group;
+use crate::observer::protocol::{End, Stalled};
 use crate::procfs::process_scan::library::Libraries;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -24,10 +26,9 @@ fn found(pid: u32, uid: u32, library: &[u8]) -> NixlProcess {
     }
 }
 
-/// Returns the table after a process scan that has found these processes. No worker can be started.
+/// Returns the table after a process scan that has found these processes.
 fn transports(found: &[NixlProcess]) -> Transports {
     let mut transports = Transports::default();
-    transports.set_program("/none".into());
     scan(&mut transports, found);
     transports
 }
@@ -43,49 +44,36 @@ fn apply(transports: &mut Transports, response: Response) -> Option<ProcessId> {
 
 /// Returns the processes with a requested version.
 fn requested(transports: &mut Transports) -> Vec<u32> {
-    let request = transports.request();
-    let processes = request.processes.iter();
-    let requested = processes.filter(|process| process.library.is_some());
+    transports.last_scan = None;
+    let request = transports.begin_scan(Instant::now()).expect("it is due");
+    apply(transports, Response::Done(Kind::Sockets, End::default()));
+    let requested = request.iter().filter(|process| process.library.is_some());
     requested.map(|process| process.id.pid).collect()
 }
 
 #[test]
-fn odd_paths_of_libraries_are_not_in_a_request() {
-    let long = [b"/".as_slice(), &[b'x'; MAX_PATH]].concat();
-    let escaped = [b"/".as_slice(), &[b'\\'; MAX_PATH - 1]].concat();
-    let odd: [&[u8]; 4] = [
-        b"/\xff/libnixl.so",
-        b"/\x01/libnixl.so",
-        b"/\x7f/libnixl.so",
-        &long,
-    ];
-    let odd = (1..).zip(odd).map(|(pid, path)| found(pid, 0, path));
-    // As many as fit, with paths that need the most room.
-    let most = (100..400).map(|pid| found(pid, pid, &escaped));
-    let mut transports = transports(&odd.chain(most).collect::<Vec<_>>());
-    let request = transports.request();
-    let line = serde_json::to_vec(&request).expect("UTF-8 only");
-    assert!(line.len() < 1 << 16, "{} bytes exceed a pipe", line.len());
-    assert_eq!(request.processes.len(), MAX_PROCESSES);
-    let expected: Vec<u32> = (100..).take(MAX_VERSIONS).collect();
-    assert_eq!(requested(&mut transports), expected);
-}
-
-#[test]
-fn version_is_requested_until_the_worker_begins() {
-    let path = b"/lib/libnixl.so";
+fn version_is_requested_until_it_was_read_or_has_stalled() {
+    let path = b"/lib/\xff/libnixl.so";
     let mut transports = transports(&[found(1, 0, path), found(2, 0, path), found(3, 0, path)]);
     assert_eq!(requested(&mut transports), [1, 2, 3]);
-    // The first one stalls the worker.
-    assert_eq!(apply(&mut transports, Response::Begun(id(1))), None);
+    let stalled = Response::Stalled(Stalled {
+        kind: Kind::Sockets,
+        process: Some((id(1), Group::User(7))),
+        uid: None,
+        waiting: 1,
+    });
+    assert_eq!(apply(&mut transports, stalled), None);
     assert_eq!(requested(&mut transports), [2, 3]);
-    apply(&mut transports, Response::Begun(id(2)));
-    let reading = ProcessReading {
+    let reading = SocketReading {
         id: id(2),
         version: Some("1.5.1".into()),
-        ..ProcessReading::default()
+        ..SocketReading::default()
     };
-    assert_eq!(apply(&mut transports, Response::Read(reading)), Some(id(2)));
+    let read = apply(&mut transports, Response::Sockets(reading));
+    assert_eq!(read, Some(id(2)));
+    assert_eq!(requested(&mut transports), [3]);
+    let failed = Response::Failed(id(3), "for a while".into());
+    apply(&mut transports, failed);
     assert_eq!(requested(&mut transports), [3]);
     let version = |pid| transports.get(id(pid)).expect("there").version.as_deref();
     assert_eq!([version(1), version(2)], [None, Some("1.5.1")]);
@@ -114,10 +102,10 @@ fn reading(process: ProcessId, sent: u64) -> Response {
         sent,
         ..Traffic::default()
     };
-    Response::Read(ProcessReading {
+    Response::Sockets(SocketReading {
         id: process,
         traffic,
-        ..ProcessReading::default()
+        ..SocketReading::default()
     })
 }
 
@@ -127,10 +115,10 @@ fn lost_bytes_leave_the_share_without_a_value() {
     let mut transports = transports(&[found(1, 0, b"/l")]);
     let mut agent = AgentTransport::default();
     let mut read = |seconds, added, nixl, is_resumed| {
-        let Response::Read(reading) = reading(id(1), added) else {
+        let Response::Sockets(reading) = reading(id(1), added) else {
             unreachable!()
         };
-        let response = Response::Read(ProcessReading {
+        let response = Response::Sockets(SocketReading {
             is_resumed,
             ..reading
         });
@@ -217,7 +205,6 @@ fn process_without_a_row_goes_on_from_its_sums() {
     assert_eq!(sent(&transports), Some(5));
     let second = instance(&transports);
     let mut later = Transports::default();
-    later.set_program("/none".into());
     later.set_processes(&[process], None, &mut ids);
     let all = HashSet::from([first, second, instance(&later)]);
     assert_eq!((all.len(), all.contains(&None)), (3, false));
@@ -261,7 +248,7 @@ fn many_processes_are_read_less_often() {
         let found: Vec<_> = (0..count).map(|pid| found(pid, 0, b"/x")).collect();
         let mut transports = transports(&found);
         assert_eq!(transports.scan_period(), MIN_SCAN_PERIOD, "they are new");
-        transports.poll(Instant::now());
+        transports.begin_scan(Instant::now());
         transports.scan_period().as_millis()
     };
     assert_eq!(

@@ -5,7 +5,7 @@
 use super::report::Table;
 use super::runs::Runs;
 use super::support::pdu::Link;
-use super::support::scripted::{Process, workers};
+use super::support::scripted::{Process, observers, workers};
 use super::support::{Home, PMDANIXL, wait_for};
 use super::{Extent, processor};
 use std::process::Command;
@@ -45,7 +45,12 @@ fn cost(extent: Extent, processes: usize, is_on: bool) -> Runs {
             let read = link.fetch(&["process.tcp.connections"]).expect("an answer");
             (read[0].len() >= all.len()).then_some(())
         });
-        pids.extend(workers(pid).into_iter().map(|(worker, _)| worker));
+        pids.extend(
+            workers()
+                .into_iter()
+                .chain(observers())
+                .map(|(worker, _)| worker),
+        );
     }
     // Each run is as long as the interval of process scans. Five runs would take too long.
     let (runs, time) = (extent.of(3, 2), Duration::from_secs(extent.of(180, 2)));

@@ -6,7 +6,7 @@ use super::connections::server;
 use super::{Process, exact_row, home, ring, row_when, rows, sender, workers};
 use crate::support::other_user::{STRANGER, VICTIM};
 use crate::support::pdu::Link;
-use crate::support::scripted::libraries;
+use crate::support::scripted::{libraries, observers};
 use crate::support::writer::{Kind, RingWriter};
 use crate::support::{Home, leave_out, output, wait_for};
 use nix::sys::signal::{Signal, kill};
@@ -14,8 +14,8 @@ use nix::unistd::Pid;
 use std::fs;
 use std::process::Command;
 
-/// Limit of abandoned workers.
-const MOST_ABANDONED: usize = 8;
+/// Limit of workers that wait.
+const MOST_WAITING: usize = 8;
 
 /// Starts a process of a user that keeps the lock of its connection.
 fn staller(home: &Home, to: &str, uid: u32) -> Process {
@@ -28,23 +28,23 @@ fn staller(home: &Home, to: &str, uid: u32) -> Process {
     process
 }
 
-/// Number of workers that were abandoned.
-fn abandoned(home: &Home) -> usize {
+/// Number of workers that were given up.
+fn given_up(home: &Home) -> usize {
     home.log().matches("reading its sockets blocks").count()
 }
 
-/// Waits until so many workers were abandoned. Meanwhile an agent transfers, and each event is in the next answer.
-fn wait_until_abandoned(home: &Home, link: &mut Link, ring: &mut RingWriter, count: usize) {
+/// Waits until so many workers were given up. Meanwhile an agent transfers, and each event is in the next answer.
+fn wait_until_given_up(home: &Home, link: &mut Link, ring: &mut RingWriter, count: usize) {
     let sent = |link: &mut Link| {
         let values = link.sent();
         values.get("agent").copied()
     };
     let mut expected = wait_for("the agent is there", || sent(link));
-    wait_for("the worker is abandoned", || {
+    wait_for("the worker is given up", || {
         assert!(ring.push(Kind::TxBytes, 1));
         expected += 1;
         assert_eq!(sent(link), Some(expected));
-        (abandoned(home) >= count).then_some(())
+        (given_up(home) >= count).then_some(())
     });
 }
 
@@ -57,12 +57,12 @@ fn locked_socket_costs_one_worker_and_no_other_user() {
     let mut agent = ring(&home, "agent");
     let mut link = Link::open(&home);
     wait_for("the worker waits for the socket", || {
-        workers(link.pid())
+        workers()
             .iter()
             .any(|(_, state)| *state == 'D')
             .then_some(())
     });
-    wait_until_abandoned(&home, &mut link, &mut agent, 1);
+    wait_until_given_up(&home, &mut link, &mut agent, 1);
     assert!(
         home.log()
             .contains(&format!("processes of uid {STRANGER} are skipped"))
@@ -71,9 +71,9 @@ fn locked_socket_costs_one_worker_and_no_other_user() {
     victim.run("send(one, 500)");
     exact_row(&mut link, &mut victim, "one");
     assert!(!rows(&mut link).contains_key(&staller.pid()));
-    assert_eq!(abandoned(&home), 1);
+    assert_eq!(given_up(&home), 1);
 
-    let is_stuck = || workers(0).iter().any(|(_, state)| *state == 'D');
+    let is_stuck = || workers().iter().any(|(_, state)| *state == 'D');
     assert!(is_stuck(), "the worker cannot be killed");
     let counted = link.sent()["agent"];
     let pid = i32::try_from(link.pid()).expect("a pid");
@@ -90,28 +90,28 @@ fn locked_socket_costs_one_worker_and_no_other_user() {
 
 #[test]
 #[ignore = "each takes ten seconds"]
-fn with_8_abandoned_workers_no_scan_starts_until_one_ends() {
+fn with_8_workers_given_up_none_starts_until_one_ends() {
     let Some(home) = home() else { return };
     let (_server, to) = server();
     let users = STRANGER..;
     let mut stallers: Vec<Process> = { users }
-        .take(MOST_ABANDONED)
+        .take(MOST_WAITING)
         .map(|uid| staller(&home, &to, uid))
         .collect();
     let mut victim = sender(&home, &to, VICTIM);
     let mut agent = ring(&home, "agent");
     let mut link = Link::open(&home);
-    for count in 1..=MOST_ABANDONED {
-        wait_until_abandoned(&home, &mut link, &mut agent, count);
+    for count in 1..=MOST_WAITING {
+        wait_until_given_up(&home, &mut link, &mut agent, count);
     }
-    assert_eq!(workers(link.pid()).len(), MOST_ABANDONED);
+    assert_eq!(workers().len(), MOST_WAITING);
     assert!(!rows(&mut link).contains_key(&victim.pid()));
     drop(stallers.pop());
     exact_row(&mut link, &mut victim, "one");
-    assert_eq!(abandoned(&home), MOST_ABANDONED);
+    assert_eq!(given_up(&home), MOST_WAITING);
     drop(stallers);
     wait_for("one worker is left", || {
-        (workers(link.pid()).len() == 1).then_some(())
+        (workers().len() == 1).then_some(())
     });
 }
 
@@ -135,9 +135,10 @@ fn swapped_descriptor_costs_one_worker_and_no_other_user() {
     row_when(&mut link, swaps.pid(), "of its connections", |row| {
         row.connections == 20
     });
-    let [(worker, _)] = workers(link.pid())[..] else {
-        panic!("not one worker");
-    };
+    let worker = wait_for("there is one worker", || match workers()[..] {
+        [(pid, _)] => Some(pid),
+        _ => None,
+    });
     // Without this, hardly a descriptor changes between the two system calls.
     let mut strace = Command::new("strace");
     let trace = home.path("trace");
@@ -150,11 +151,12 @@ fn swapped_descriptor_costs_one_worker_and_no_other_user() {
         leave_out("strace(1) cannot trace here");
     }
     let mut strace = strace
-        .args(["-p", &worker.to_string()])
+        .args(["-f", "-p", &worker.to_string()])
+        .args(["-p", &observers()[0].0.to_string()])
         .spawn()
         .expect("there");
     swaps.run("swap(all, file)");
-    wait_until_abandoned(&home, &mut link, &mut agent, 1);
+    wait_until_given_up(&home, &mut link, &mut agent, 1);
     // The next worker counts what is sent after its first scan.
     let before = rows(&mut link)[&victim.pid()].sent;
     wait_for("the next worker counts", || {
@@ -163,7 +165,7 @@ fn swapped_descriptor_costs_one_worker_and_no_other_user() {
         assert!(now <= victim.counts("one").sent);
         (now > before).then_some(())
     });
-    assert_eq!(abandoned(&home), 1);
+    assert_eq!(given_up(&home), 1);
     let pid = i32::try_from(link.pid()).expect("a pid");
     kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
     wait_for("the daemon ends", || link.ended());

@@ -6,6 +6,7 @@ use super::connections::server;
 use super::{Process, exact_row, home, row_goes, row_when, rows, sender, workers};
 use crate::support::other_user::{STRANGER, VICTIM, open_to_all};
 use crate::support::pdu::{Link, Sent};
+use crate::support::scripted::observers;
 use crate::support::{Home, PMDANIXL, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,18 +14,11 @@ use std::fs;
 use std::process::Command;
 
 /// Pid of the only worker.
-fn worker(link: &Link) -> u32 {
-    wait_for("there is a worker", || match workers(link.pid())[..] {
+fn worker() -> u32 {
+    wait_for("there is a worker", || match workers()[..] {
         [(pid, _)] => Some(pid),
         _ => None,
     })
-}
-
-/// Waits until there is no worker.
-fn worker_goes(link: &Link) {
-    wait_for("the worker is gone", || {
-        workers(link.pid()).is_empty().then_some(())
-    });
 }
 
 /// A field of /proc/PID/status.
@@ -33,6 +27,12 @@ fn status(pid: u32, field: &str) -> String {
     let mut lines = status.lines();
     let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     value.expect(field).trim().to_owned()
+}
+
+/// Kills a process.
+fn end(pid: u32) {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid"));
+    kill(pid, Signal::SIGKILL).expect("it runs");
 }
 
 fn reload(home: &Home, link: &mut Link, settings: &str) {
@@ -52,12 +52,8 @@ fn killed_worker_moves_no_counter_back() {
     let pid = process.pid();
     let mut last = row_when(&mut link, pid, "there", |_| true);
     for _ in 0..2 {
-        let killed = worker(&link);
-        kill(
-            Pid::from_raw(i32::try_from(killed).expect("a pid")),
-            Signal::SIGKILL,
-        )
-        .expect("it runs");
+        let killed = worker();
+        end(killed);
         wait_for("another worker counts", || {
             process.run("send(both, 100)");
             let row = rows(&mut link)[&pid];
@@ -65,13 +61,14 @@ fn killed_worker_moves_no_counter_back() {
             assert!(row.sent <= process.counts("both").sent, "{row:?}");
             (row.sent > last.sent).then_some(())
         });
-        assert_ne!(worker(&link), killed);
+        assert_ne!(worker(), killed);
         last = rows(&mut link)[&pid];
     }
-    let messages = home.log().matches("transport worker: ").count();
-    // A kill between two scans costs nothing.
+    // What was read is known to the observer.
+    exact_row(&mut link, &mut process, "both");
+    // A kill between two readings costs nothing.
+    let messages = home.log().matches("a worker cannot go on: ").count();
     assert!(messages <= 2, "{}", home.log());
-    // A process that no worker has counted before counts as a whole.
     let mut new = Process::start(&home);
     new.run(&format!("one = connect({to}); send(one, 5000)"));
     let _ring = super::ring(&home, "new");
@@ -79,30 +76,36 @@ fn killed_worker_moves_no_counter_back() {
 }
 
 #[test]
-fn worker_ends_with_a_killed_daemon() {
+fn observer_and_worker_end_with_a_killed_daemon_and_worker_with_a_killed_observer() {
     let Some(home) = home() else { return };
     let _process = Process::start(&home);
-    let link = Link::open(&home);
-    worker(&link);
+    let mut link = Link::open(&home);
+    let wait_for_end = || {
+        wait_for("all have ended", || {
+            (workers().is_empty() && observers().is_empty()).then_some(())
+        });
+    };
+    worker();
     // As by kill -9.
     drop(link);
-    wait_for("the worker ends", || {
-        let runs = |(_, state): &(u32, char)| *state != 'Z';
-        (!workers(0).iter().any(runs)).then_some(())
+    wait_for_end();
+    link = Link::open(&home);
+    worker();
+    end(observers()[0].0);
+    wait_for_end();
+    wait_for("the daemon says so", || {
+        assert!(link.sent().is_empty());
+        let log = home.log();
+        log.contains("observer: has ended (signal 9); processes are not looked at any more: ")
+            .then_some(())
     });
-}
-
-#[test]
-fn worker_runs_only_while_a_process_uses_nixl() {
-    let Some(home) = home() else { return };
-    let process = Process::start(&home);
-    let mut link = Link::open(&home);
-    let pid = process.pid();
-    row_when(&mut link, pid, "there", |_| true);
-    drop(process);
-    row_goes(&mut link, pid);
-    worker_goes(&link);
-    assert!(!home.log().contains("sockets"), "{}", home.log());
+    // It counts on.
+    let mut agent = super::ring(&home, "agent");
+    assert!(agent.push(crate::support::writer::Kind::TxBytes, 1));
+    wait_for("the agent is shown", || {
+        let values = link.sent();
+        (values == [("agent".into(), 2)].into()).then_some(())
+    });
 }
 
 #[test]
@@ -116,7 +119,6 @@ fn transport_setting_removes_and_restores_rows() {
         exact_row(&mut link, &mut process, "one");
         reload(&home, &mut link, settings);
         row_goes(&mut link, pid);
-        worker_goes(&link);
         reload(&home, &mut link, "");
     }
     exact_row(&mut link, &mut process, "one");
@@ -134,7 +136,7 @@ fn without_proc_facts_no_process_has_a_row() {
         (values == [("agent".into(), 1)].into()).then_some(())
     });
     assert!(agent.push(crate::support::writer::Kind::TxBytes, 1));
-    assert!(rows(&mut link).is_empty() && workers(link.pid()).is_empty());
+    assert!(rows(&mut link).is_empty() && workers().is_empty());
 }
 
 #[test]
@@ -155,7 +157,7 @@ fn only_processes_of_owners_have_rows() {
 
 #[test]
 fn worker_of_another_user_keeps_two_capabilities() {
-    const DAC_OVERRIDE: u64 = 1 << 1;
+    const DAC_READ_SEARCH: u64 = 1 << 2;
     const SYS_PTRACE: u64 = 1 << 19;
     let Some(home) = home() else { return };
     open_to_all(home.dir(), 0o755);
@@ -167,8 +169,8 @@ fn worker_of_another_user_keeps_two_capabilities() {
     for process in &mut processes {
         exact_row(&mut link, process, "one");
     }
-    let worker = worker(&link);
-    let kept = format!("{:016x}", DAC_OVERRIDE | SYS_PTRACE);
+    let worker = worker();
+    let kept = format!("{:016x}", DAC_READ_SEARCH | SYS_PTRACE);
     for set in ["CapEff", "CapPrm"] {
         assert_eq!(status(worker, set), kept, "{set}");
     }
@@ -187,8 +189,8 @@ fn worker_has_only_its_pipes_open() {
     // pmcd leaves some of its descriptors open in the daemon.
     let mut daemon = Command::new("sh");
     daemon.args(["-c", "exec \"$0\" \"$@\" 7</dev/null 9</dev/zero", PMDANIXL]);
-    let link = Link::start(&home, daemon).expect("it starts");
-    let worker = worker(&link);
+    let _link = Link::start(&home, daemon).expect("it starts");
+    let worker = worker();
     let open = || {
         let names = fs::read_dir(format!("/proc/{worker}/fd")).expect("it runs");
         let names = names.flatten().map(|name| name.file_name());

@@ -26,6 +26,7 @@ use pmdanixl::config::{self, Config};
 use pmdanixl::error::ConfigError;
 use pmdanixl::ids::Ids;
 use pmdanixl::journal::{Journal, StateContents};
+use pmdanixl::observer::client::Observer;
 use pmdanixl::rights::Rights;
 use pmdanixl::shm::guard_against_sigbus;
 use std::collections::BTreeMap;
@@ -254,7 +255,14 @@ impl Core {
     pub fn start(&mut self) {
         let (journal, found) = self.journal();
         assert_eq!(found.rejection, None);
-        let mut agents = Collector::new(&self.config());
+        let config = self.config();
+        let mut agents = Collector::new(&config);
+        // Examples have no such program, and need none.
+        let program = option_env!("CARGO_BIN_EXE_pmdanixl").filter(|_| config.proc_facts);
+        if let Some(program) = program {
+            let observer = Observer::start(Path::new(program));
+            agents.set_observer(observer.expect("it starts"));
+        }
         // A new state file begins at the time of the test clock, not of the machine's clock.
         self.now = self.now.max(Instant::now());
         agents.restore(journal, found.records);

@@ -6,6 +6,8 @@
 //! stored, shown or logged.
 
 use crate::procfs::process_dir::ProcessDir;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::io::{self, Read};
@@ -16,8 +18,8 @@ const MAX_ENVIRON: usize = 1 << 20;
 const MAX_VALUE: usize = 800;
 
 /// Values of requested environment variables.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Environ(HashMap<&'static str, String>);
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Environ(HashMap<Cow<'static, str>, String>);
 
 impl Environ {
     /// Reads the variables with these names of a process, as [`Environ::read`] does. Can block.
@@ -50,7 +52,7 @@ impl Environ {
                 .filter_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
             let value = values.next()?;
             let value = value.get(..MAX_VALUE).unwrap_or(value);
-            Some((name, String::from_utf8_lossy(value).into_owned()))
+            Some((name.into(), String::from_utf8_lossy(value).into_owned()))
         });
         let values = Self(values.collect());
         text.fill(0);

@@ -9,6 +9,7 @@
 use crate::base::file::list_names_at;
 use crate::procfs::facts::kubelet;
 use crate::procfs::facts::labels::Facts;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -19,7 +20,7 @@ const MAX_PODS: usize = 1 << 14;
 const LABELS: [&str; 2] = ["namespace", "pod"];
 
 /// Namespaces and names of the pods of this node, by UID.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pods(HashMap<String, [String; 2]>);
 
 impl Pods {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
-use crate::procfs::process_scan::ScanRequest;
-use crate::procfs::scan_threads::ScanContext;
 
 /// Returns a file as long as a ring, and the time.
 fn file() -> (tempfile::NamedTempFile, FileFacts, Instant) {
@@ -16,13 +14,7 @@ fn file() -> (tempfile::NamedTempFile, FileFacts, Instant) {
 fn scan(liveness: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
     liveness.begin_process_scan(true);
     let now = FileFacts::new(&fstat(file.as_file()).expect("open"));
-    let request = ScanRequest {
-        files: [(now.id, now)].into(),
-        inodes: Some([now.id.ino].into()),
-        ..ScanRequest::default()
-    };
-    let mut process_scan = ProcessScan::run(request, &ScanContext::new(Vec::new()).0);
-    process_scan.is_complete = true;
+    let process_scan = ProcessScan::run(&[&now], Some([now.id.ino].into()));
     liveness.end_process_scan(&process_scan, facts.id, file.path());
 }
 

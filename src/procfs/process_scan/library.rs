@@ -16,6 +16,8 @@
 //! A child that is forked after that has the same mappings. A build that links its backends statically
 //! (`-Dstatic_plugins`) maps no plugin, and is not seen.
 
+use crate::base::any_path;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -26,9 +28,10 @@ const MAX_BACKENDS: usize = 16;
 const MAX_NAME: usize = 24;
 
 /// Libraries of NIXL that a process has mapped.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Libraries {
     /// Path of libnixl in the mount namespace of the process, if it is mapped.
+    #[serde(with = "any_path")]
     pub core: Option<PathBuf>,
     /// Names of the backends, such as `UCX`.
     pub backends: BTreeSet<String>,

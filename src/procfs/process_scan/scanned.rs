@@ -7,7 +7,7 @@ use crate::procfs::process::{ProcessId, has_ended};
 use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::process_scan::library::Libraries;
 use crate::procfs::process_scan::{MappingProcess, ScanRequest};
-use crate::procfs::scan_threads::ScanContext;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
@@ -17,12 +17,17 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 pub(super) const MAX_PATHS: usize = 16;
 /// Limit of a name in comm, in bytes. The kernel has 16, and longer ones for its own threads.
 pub const MAX_COMMAND: u64 = 64;
+/// Limit of what the files of a process take, in bytes.
+const MAX_LEN: usize = 1 << 21;
+/// What a file takes beside its path, and an address.
+const FILE_LEN: usize = 64;
+const ADDRESS_LEN: usize = 16;
 /// Limit of a line of maps, in bytes. A path that open(2) accepts has at most 4,096.
 pub(super) const MAX_LINE: u64 = 8192;
 
 /// What a scan reads of a process.
-#[derive(Debug)]
-pub(super) struct ScannedProcess {
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScannedProcess {
     /// The process, without addresses. Name and user are empty if nothing else was found.
     pub process: MappingProcess,
     /// Requested files that it has mapped, by inode number. One process may have that of several file systems.
@@ -33,11 +38,14 @@ pub(super) struct ScannedProcess {
     pub libraries: Libraries,
     /// False if it may have more files mapped.
     pub is_complete: bool,
+    /// Bytes that its files take.
+    #[serde(skip)]
+    pub len: usize,
 }
 
 /// File that a process has mapped shared and writable.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct MappedFile {
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MappedFile {
     /// Device and path, as in maps.
     pub path: String,
     /// Where the process has it mapped. Of many places, the first ones.
@@ -45,11 +53,18 @@ pub(super) struct MappedFile {
 }
 
 impl ScannedProcess {
-    /// Reads a process. Can block.
-    pub fn read(pid: u32, request: &ScanRequest, context: &ScanContext) -> io::Result<Self> {
+    /// Reads a process. Can block. `may_read` is called before the process and each ancestor is read, and says whether it may be.
+    ///
+    /// # Errors
+    /// The process has ended, or may not be read (`TimedOut`: `may_read` says so).
+    pub fn read(
+        pid: u32,
+        request: &ScanRequest,
+        may_read: &mut dyn FnMut(ProcessId) -> bool,
+    ) -> io::Result<Self> {
         let directory = ProcessDir::open(pid)?;
         let id = directory.id();
-        if !context.may_read(id) {
+        if !may_read(id) {
             return Err(ErrorKind::TimedOut.into());
         }
         // Empty if the first thread of the process has ended, although others may run. It must not make the scan incomplete: any user
@@ -61,6 +76,7 @@ impl ScannedProcess {
             facts: None,
             libraries: Libraries::default(),
             is_complete: true,
+            len: 0,
         };
         // If the process ends meanwhile, what was read until then stays.
         if let Err(err) = scanned.read_maps(&mut maps, request) {
@@ -70,13 +86,17 @@ impl ScannedProcess {
         if !scanned.files.is_empty() || scanned.libraries.has_backend() {
             scanned.process.name(&directory);
         }
-        let mut wanted = request.files.keys();
-        if wanted.any(|file| scanned.files.contains_key(&file.ino)) && scanned.process.is_agent() {
-            // An ancestor may stall the scan too, so it is reported.
-            scanned.facts =
-                Facts::of_process(&directory, &mut |ancestor| context.may_read(ancestor));
+        let mut inodes = scanned.files.keys();
+        if inodes.any(|inode| request.with_facts.contains(inode)) && scanned.process.is_agent() {
+            scanned.facts = Facts::of_process(&directory, may_read);
         }
         Ok(scanned)
+    }
+
+    /// True if anything was found that a scan looks for.
+    #[must_use]
+    pub fn has_something(&self) -> bool {
+        !self.files.is_empty() || self.libraries.has_backend()
     }
 
     fn read_maps(&mut self, maps: &mut impl BufRead, request: &ScanRequest) -> io::Result<()> {
@@ -96,13 +116,19 @@ impl ScannedProcess {
         let files = self.files.entry(inode).or_default();
         let count = files.len();
         match files.iter_mut().find(|file| file.path == path) {
-            Some(file) if file.addresses.len() < MAX_PATHS => file.addresses.push(address),
+            Some(file) if file.addresses.len() < MAX_PATHS => {
+                self.len += ADDRESS_LEN;
+                file.addresses.push(address);
+            }
             Some(_) => {}
-            None if count == MAX_PATHS => return false,
-            None => files.push(MappedFile {
-                path,
-                addresses: vec![address],
-            }),
+            None if count == MAX_PATHS || self.len >= MAX_LEN => return false,
+            None => {
+                self.len += FILE_LEN + path.len();
+                files.push(MappedFile {
+                    path,
+                    addresses: vec![address],
+                });
+            }
         }
         true
     }

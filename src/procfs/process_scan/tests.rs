@@ -5,15 +5,6 @@ use super::*;
 use crate::shm;
 use std::io::BufReader;
 
-fn scan(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> ProcessScan {
-    let request = ScanRequest {
-        files: files.iter().map(|file| (file.id, **file)).collect(),
-        inodes,
-        pod_logs: PathBuf::new(),
-    };
-    ProcessScan::run(request, &ScanContext::new(Vec::new()).0)
-}
-
 /// Returns a file, its mapping, and its fstat(2).
 fn mapped() -> (tempfile::NamedTempFile, shm::Mapping, FileFacts) {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -96,7 +87,7 @@ fn inherited_mappings_are_those_of_the_process_that_started_first() {
 #[test]
 fn scan_finds_the_mapping_of_this_process() {
     let (file, mapping, facts) = mapped();
-    let process_scan = scan(&[&facts], Some([facts.id.ino].into()));
+    let process_scan = ProcessScan::run(&[&facts], Some([facts.id.ino].into()));
     let found = process_scan.processes_of(facts.id, file.path());
     // A child of another test has the mapping as well, until execve(2).
     let is_ours = |process: &&&MappingProcess| process.id.pid == std::process::id();
@@ -106,7 +97,7 @@ fn scan_finds_the_mapping_of_this_process() {
     assert_eq!(process_scan.facts.get(&ours), None);
     drop(mapping);
     assert!(
-        scan(&[], None)
+        ProcessScan::run(&[], None)
             .processes_of(facts.id, file.path())
             .is_empty()
     );
@@ -116,10 +107,10 @@ fn scan_finds_the_mapping_of_this_process() {
 fn scan_keeps_requested_inodes_only() {
     let files = [mapped(), mapped()];
     let [asked, other] = files.each_ref().map(|(.., facts)| facts.id.ino);
-    let process_scan = scan(&[], Some([asked].into()));
+    let process_scan = ProcessScan::run(&[], Some([asked].into()));
     let found: Vec<u64> = process_scan.by_inode.keys().copied().collect();
     assert_eq!(found, [asked]);
-    let all = scan(&[], None);
+    let all = ProcessScan::run(&[], None);
     assert!(
         [asked, other]
             .iter()
@@ -135,6 +126,7 @@ fn mappings_of_an_inode_are_limited() {
         facts: None,
         libraries: Libraries::default(),
         is_complete: true,
+        len: 0,
     };
     let mut process_scan = ProcessScan {
         is_complete: true,

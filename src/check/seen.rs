@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! `--check`: what the observer reads of other processes. All of it together has one deadline.
+
+use crate::base::file::{FileFacts, FileId};
+use crate::config::Config;
+use crate::observer::client::Observer;
+use crate::observer::examination::{DaemonReading, Examination, NixlReading, Subject};
+use crate::observer::protocol::{Kind, Request, Response};
+use crate::procfs::facts::telemetry;
+use crate::procfs::process_scan::{MappingProcess, ProcessScan, ScanRequest};
+use nix::sys::stat::stat;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Time in which other processes, and the file systems of directories that they name, answer.
+const ANSWER_TIME: Duration = Duration::from_secs(15);
+
+/// What was read of other processes.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Processes that have files mapped.
+    pub process_scan: ProcessScan,
+    /// Processes that have a NIXL backend loaded.
+    pub nixl: Vec<NixlReading>,
+    /// Processes of pmdanixl, by process id.
+    pub daemons: BTreeMap<u32, DaemonReading>,
+    /// Directories that the environments of these processes name, as far as they are there.
+    pub directories: HashMap<PathBuf, FileId>,
+    /// Processes that block each reading.
+    pub stalled: BTreeSet<u32>,
+}
+
+impl Seen {
+    /// Reads other processes. `daemons` are the users that a daemon can have. `config` decides whose sockets are read.
+    pub fn read(observer: &mut Observer, daemons: &[u32], config: Option<&Config>) -> Self {
+        let mut seen = Self::default();
+        let end = Instant::now() + ANSWER_TIME;
+        let request = ScanRequest::default();
+        seen.process_scan = ProcessScan::of(HashMap::new(), request.clone());
+        seen.ask(observer, &Request::Scan(request), Kind::Scan, end);
+        let mut subjects = Vec::new();
+        for process in &seen.process_scan.nixl_processes {
+            subjects.push(Subject::Nixl {
+                may_copy: config.is_some_and(|config| reads_sockets(config, process.uid)),
+                process: process.clone(),
+            });
+        }
+        let all = seen.process_scan.processes();
+        let mut found: Vec<&MappingProcess> =
+            all.filter(|process| process.is_pmdanixl(daemons)).collect();
+        found.sort_by_key(|process| process.id);
+        found.dedup_by_key(|process| process.id);
+        subjects.extend(
+            found
+                .iter()
+                .map(|process| Subject::Daemon(process.id, process.uid)),
+        );
+        seen.ask(
+            observer,
+            &Request::Examine(subjects),
+            Kind::Examination,
+            end,
+        );
+        seen.nixl.sort_by_key(|process| process.found.id.pid);
+        let named = seen
+            .nixl
+            .iter()
+            .filter(|process| !process.is_in_other_namespace);
+        let named = named.flat_map(|process| {
+            let (_, environ) = process.environment.as_ref()?;
+            let paths = telemetry::directories(environ).into_iter().flatten();
+            // A relative path belongs to the working directory of the process.
+            let paths = paths.map(PathBuf::from).filter(|path| path.is_absolute());
+            Some(Vec::from_iter(paths.map(|path| {
+                Subject::Directory(Some(path), process.found.uid)
+            })))
+        });
+        let named: Vec<Subject> = named.flatten().collect();
+        seen.ask(observer, &Request::Examine(named), Kind::Examination, end);
+        seen
+    }
+
+    /// Has a request served, and takes over what is found until its end or the deadline.
+    fn ask(&mut self, observer: &mut Observer, request: &Request, kind: Kind, end: Instant) {
+        observer.send(request);
+        let mut is_served = false;
+        while observer.is_running() && !is_served {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            for response in observer.receive(left) {
+                is_served |= matches!(&response, Response::Done(served, _) if *served == kind);
+                self.note(response);
+            }
+        }
+        if !is_served && kind == Kind::Scan {
+            self.process_scan.is_complete = false;
+        }
+    }
+
+    fn note(&mut self, response: Response) {
+        match response {
+            Response::Scanned(process) => self.process_scan.add(process),
+            Response::Examined(Examination::Nixl(process)) => self.nixl.push(*process),
+            Response::Examined(Examination::Daemon(pid, daemon)) => {
+                self.daemons.insert(pid, daemon);
+            }
+            Response::Examined(Examination::Directory(Some(path), id)) => {
+                self.directories.insert(path, id);
+            }
+            Response::Done(_, end) => {
+                self.stalled.extend(end.stalled);
+                self.process_scan.is_complete &= end.is_complete;
+                self.process_scan.has_unreadable |= end.has_unreadable;
+            }
+            _ => {}
+        }
+    }
+
+    /// True if two paths lead to one directory.
+    pub fn is_same_directory(&self, path: &Path, named: &Path) -> bool {
+        let id = || {
+            let stat = stat(path).ok()?;
+            Some(FileFacts::new(&stat).id)
+        };
+        let of_named = self.directories.get(named);
+        path == named || of_named.is_some_and(|&named| id() == Some(named))
+    }
+}
+
+/// True if the daemon reads the sockets of processes of this user.
+fn reads_sockets(config: &Config, uid: u32) -> bool {
+    let owners = config.owners.as_ref();
+    config.proc_facts && config.transport && owners.is_none_or(|owners| owners.contains(&uid))
+}

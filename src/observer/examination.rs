@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! What `--check` asks for beside a process scan: processes that use NIXL, the running daemon, and directories that a process names.
+
+use crate::base::any_path;
+use crate::base::file::{FileFacts, FileId};
+use crate::base::text;
+use crate::observer::protocol::Answer;
+use crate::observer::{sockets, version};
+use crate::procfs::ancestors;
+use crate::procfs::facts::Facts;
+use crate::procfs::facts::command::MAX_CMDLINE;
+use crate::procfs::facts::environ::Environ;
+use crate::procfs::facts::telemetry;
+use crate::procfs::process::{ProcessId, own_namespace};
+use crate::procfs::process_dir::ProcessDir;
+use crate::procfs::process_scan::NixlProcess;
+use crate::procfs::process_scan::scanned::MAX_COMMAND;
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Variable of UCX that is read.
+pub const UCX_TLS: &str = "UCX_TLS";
+/// Capability with which RLIMIT_MEMLOCK does not matter: CAP_IPC_LOCK of linux/capability.h.
+const IPC_LOCK: u64 = 1 << 14;
+/// Limit of what is read of /proc/PID/fdinfo/FD, in bytes. The lock is in one of its first lines.
+const MAX_FDINFO: u64 = 1 << 12;
+
+/// What is to be examined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Subject {
+    /// A process that uses NIXL.
+    Nixl {
+        /// Process.
+        process: NixlProcess,
+        /// True if the descriptor of a socket is copied, to find out whether that may be.
+        may_copy: bool,
+    },
+    /// A process of pmdanixl, and its user.
+    Daemon(ProcessId, u32),
+    /// A directory that a process names, and its user.
+    Directory(#[serde(with = "any_path")] Option<PathBuf>, u32),
+}
+
+impl Subject {
+    /// Process to read. `None`: a directory.
+    #[must_use]
+    pub fn process(&self) -> Option<ProcessId> {
+        match self {
+            Self::Nixl { process, .. } => Some(process.id),
+            Self::Daemon(process, _) => Some(*process),
+            Self::Directory(..) => None,
+        }
+    }
+
+    /// Its user.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        match self {
+            Self::Nixl { process, .. } => process.uid,
+            Self::Daemon(_, uid) | Self::Directory(_, uid) => *uid,
+        }
+    }
+}
+
+/// What was found.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Examination {
+    /// Process that uses NIXL.
+    Nixl(Box<NixlReading>),
+    /// A process of pmdanixl, by its process id.
+    Daemon(u32, DaemonReading),
+    /// Directory that is there.
+    Directory(#[serde(with = "any_path")] Option<PathBuf>, FileId),
+}
+
+/// Process that uses NIXL.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NixlReading {
+    /// What the process scan has found.
+    pub found: NixlProcess,
+    /// Version of NIXL.
+    pub version: Option<String>,
+    /// Process title or program name, without arguments.
+    pub command: String,
+    /// True if it is vLLM's.
+    pub is_vllm: bool,
+    /// Environment of the process or of its nearest ancestor with a readable one, and the process id of that process.
+    pub environment: Option<(u32, Environ)>,
+    /// True if the process is in another mount namespace than this one.
+    pub is_in_other_namespace: bool,
+    /// Number of RDMA devices that it has open, or the errno why its sockets cannot be read.
+    pub devices: Result<usize, i32>,
+    /// True if its root directory has no /dev/infiniband.
+    pub lacks_infiniband: bool,
+    /// Limit of locked memory in bytes. `None`: there is none for it.
+    pub memlock_limit: Option<u64>,
+}
+
+/// The daemon.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonReading {
+    /// What it was started with, or why that cannot be read.
+    pub start: Result<DaemonStart, String>,
+    /// Files that it has open, each with true if it has locked the file.
+    pub open_files: Vec<(FileId, bool)>,
+    /// Limit of open files. `None`: it is not known.
+    pub open_files_limit: Option<usize>,
+}
+
+/// What a daemon was started with.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonStart {
+    /// Command line.
+    pub words: Vec<OsString>,
+    /// Working directory.
+    pub directory: OsString,
+    /// `NIXL_TELEMETRY_DIR` and `NIXL_TELEMETRY_MULTIPROC_DIR`.
+    pub variables: [Option<String>; 2],
+}
+
+/// Examines something. Can block. `may_read` is called before a process is read, and says whether it may be.
+///
+/// # Errors
+/// The process has ended, or may not be read (`TimedOut`: `may_read` says so); the directory is not there.
+pub fn read(subject: &Subject, may_read: &mut dyn FnMut(ProcessId) -> bool) -> io::Result<Answer> {
+    let examination = match subject {
+        Subject::Nixl { process, may_copy } => NixlReading::read(process, *may_copy, may_read)
+            .map(|read| Examination::Nixl(read.into())),
+        Subject::Daemon(process, _) => DaemonReading::read(*process, may_read)
+            .map(|read| Examination::Daemon(process.pid, read)),
+        Subject::Directory(path, _) => {
+            let stat = nix::sys::stat::stat(path.as_deref().unwrap_or(Path::new("")))?;
+            Ok(Examination::Directory(
+                path.clone(),
+                FileFacts::new(&stat).id,
+            ))
+        }
+    };
+    examination.map(Answer::Examined)
+}
+
+impl NixlReading {
+    fn read(
+        found: &NixlProcess,
+        may_copy: bool,
+        may_read: &mut dyn FnMut(ProcessId) -> bool,
+    ) -> io::Result<Self> {
+        let directory = open(found.id, may_read)?;
+        let facts = Facts::of_process(&directory, may_read).ok_or(Errno::ESRCH)?;
+        let command = match facts.get("command") {
+            Some(command) => command.to_owned(),
+            None => {
+                // The command line is empty, because the process has overwritten it.
+                let comm = directory.read("comm", MAX_COMMAND)?;
+                text::printable(OsStr::from_bytes(comm.trim_ascii_end()))
+            }
+        };
+        let names = [&telemetry::NAMES[..], &[UCX_TLS]].concat();
+        let own = Environ::of(&directory, &names).ok();
+        let own = own.map(|environ| (found.id.pid, environ));
+        let environment = own.or_else(|| {
+            ancestors::of(&directory).find_map(|one| {
+                let environ = may_read(one.id()).then(|| Environ::of(&one, &names));
+                Some((one.id().pid, environ?.ok()?))
+            })
+        });
+        let library = found.libraries.core.as_deref();
+        let [its, ours] = [directory.namespace("mnt"), own_namespace("mnt")].map(Result::ok);
+        let devices = sockets::probe(&directory, may_copy);
+        let infiniband = directory.metadata("root/dev/infiniband");
+        Ok(Self {
+            version: library.and_then(|library| version::of_library(&directory, library)),
+            found: found.clone(),
+            command,
+            is_vllm: facts.get("engine") == Some("vllm"),
+            environment,
+            is_in_other_namespace: its != ours,
+            devices: devices.map_err(|err| err.raw_os_error().unwrap_or(libc::EIO)),
+            lacks_infiniband: infiniband.is_err_and(|err| err.kind() == ErrorKind::NotFound),
+            memlock_limit: memlock_limit(&directory.text("limits"))
+                .filter(|_| !may_lock_memory(&directory.text("status"))),
+        })
+    }
+}
+
+impl DaemonReading {
+    fn read(id: ProcessId, may_read: &mut dyn FnMut(ProcessId) -> bool) -> io::Result<Self> {
+        let process = open(id, may_read)?;
+        Ok(Self {
+            start: DaemonStart::read(&process).map_err(|err| err.to_string()),
+            open_files: open_files(&process),
+            open_files_limit: open_files_limit(&process.text("limits")),
+        })
+    }
+}
+
+impl DaemonStart {
+    fn read(process: &ProcessDir) -> io::Result<Self> {
+        let environ = Environ::of(process, &telemetry::NAMES)?;
+        let line = process.read("cmdline", MAX_CMDLINE)?;
+        let words = line.strip_suffix(b"\0").unwrap_or(&line);
+        let words = words.split(|&byte| byte == 0);
+        let words = words.map(|word| OsStr::from_bytes(word).to_owned());
+        let directory = process.link("cwd")?.into_os_string();
+        if !process.is_running() {
+            return Err(ErrorKind::NotFound.into());
+        }
+        let variables = telemetry::directories(&environ);
+        Ok(Self {
+            words: words.collect(),
+            directory,
+            variables: variables.map(|value| value.map(str::to_owned)),
+        })
+    }
+}
+
+fn open(id: ProcessId, may_read: &mut dyn FnMut(ProcessId) -> bool) -> io::Result<ProcessDir> {
+    let process = ProcessDir::of(id)?;
+    match may_read(id) {
+        true => Ok(process),
+        false => Err(ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Returns the files that a process has open, each with true if the process has locked it.
+fn open_files(process: &ProcessDir) -> Vec<(FileId, bool)> {
+    let files = process.descriptors(usize::MAX);
+    let files = files.map(|files| files.numbers).unwrap_or_default();
+    let files = files.into_iter().filter_map(|fd| {
+        let stat = process.metadata(&format!("fd/{fd}")).ok()?;
+        // /proc/locks shows no process for an open file description lock.
+        // It cannot be read if the file was closed meanwhile.
+        let info = process.read(&format!("fdinfo/{fd}"), MAX_FDINFO).ok()?;
+        let is_locked = String::from_utf8_lossy(&info).contains("OFDLCK");
+        Some((FileFacts::new(&stat).id, is_locked))
+    });
+    files.collect()
+}
+
+/// Returns the limit of open files in /proc/PID/limits.
+fn open_files_limit(limits: &str) -> Option<usize> {
+    // The soft limit, which the daemon has raised.
+    limit(limits, "Max open files")
+}
+
+/// Returns the limit of locked memory in /proc/PID/limits, in bytes. `None`: there is none.
+fn memlock_limit(limits: &str) -> Option<u64> {
+    limit(limits, "Max locked memory")
+}
+
+fn limit<T: std::str::FromStr>(limits: &str, name: &str) -> Option<T> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// True if /proc/PID/status has CAP_IPC_LOCK among the effective capabilities.
+fn may_lock_memory(status: &str) -> bool {
+    let mut lines = status.lines();
+    let caps = lines.find_map(|line| line.strip_prefix("CapEff:"));
+    let caps = caps.and_then(|caps| u64::from_str_radix(caps.trim(), 16).ok());
+    caps.is_some_and(|caps| caps & IPC_LOCK != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_limit_is_read_unless_the_process_may_exceed_it() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+            Max processes             95942                95942                processes \n\
+            Max open files            1024                 1048576              files     \n\
+            Max locked memory         8388608              unlimited            bytes     \n";
+        assert_eq!(open_files_limit(limits), Some(1024));
+        assert_eq!(memlock_limit(limits), Some(8_388_608));
+        assert_eq!(
+            memlock_limit(&limits.replace("8388608  ", "unlimited")),
+            None
+        );
+        assert_eq!(memlock_limit(""), None);
+        assert!(may_lock_memory("Name:\tx\nCapEff:\t000001ffffffffff\n"));
+        assert!(!may_lock_memory("Name:\tx\nCapEff:\t0000000010080002\n"));
+        assert!(!may_lock_memory(""));
+    }
+}

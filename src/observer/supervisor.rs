@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! The observer: has workers read what the daemon asks for, and ends those that wait for a process.
+//!
+//! It reads nothing itself that can block. A worker that has not answered for a second is set aside: another one goes on, without the
+//! processes of the same group. One that has not answered for ten seconds is killed, and the group is skipped for a while. So a user
+//! delays others by a second, once in ten minutes.
+
+use crate::base::file::list_names_at;
+use crate::observer::examination::Subject;
+use crate::observer::group::Group;
+use crate::observer::job::Job;
+use crate::observer::known_connections::KnownConnections;
+use crate::observer::link::{Received, wait_for, write_message};
+use crate::observer::protocol::{
+    Answer, Kind, Order, Request, Response, SocketReading, SocketRequest, Stalled, Task, Unread,
+};
+use crate::observer::turns::Turn;
+use crate::observer::workers::{Worker, Workers};
+use crate::procfs::process::{INIT_PID, ProcessId, sees_host};
+use crate::procfs::process_dir::{ProcessDir, uid};
+use crate::procfs::process_scan::ScanRequest;
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A worker that has not answered for this long is set aside.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+/// A worker that has not answered for this long is killed.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time between two looks at workers that were killed.
+const REAP_PERIOD: Duration = Duration::from_secs(1);
+/// Longest time without a look at anything.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A worker that reads something.
+#[derive(Debug)]
+struct Reading {
+    kind: Kind,
+    worker: Worker,
+    turn: Turn,
+    began: Instant,
+    /// Ancestor of the process that is read now.
+    ancestor: Option<ProcessId>,
+    /// Process and group, once it is set aside. `None`: it reads a directory.
+    stalled: Option<(ProcessId, Group)>,
+}
+
+/// State of the observer.
+#[derive(Debug)]
+pub struct Supervisor {
+    workers: Workers,
+    jobs: [Job; 3],
+    /// What is being read, at most one of each job.
+    readings: Vec<Reading>,
+    /// What has not been answered in time.
+    aside: Vec<Reading>,
+    /// What the current process scan looks for, and its number.
+    sought: (ScanRequest, u64),
+    connections: KnownConnections,
+    responses: Vec<Response>,
+}
+
+/// Serves requests until the daemon has ended. `program` is started as a worker.
+///
+/// # Errors
+/// The pipes are broken.
+pub fn run(
+    program: PathBuf,
+    mut requests: impl Read + AsFd,
+    mut responses: impl Write,
+) -> io::Result<()> {
+    let mut supervisor = Supervisor::new(program);
+    let mut received = Received::default();
+    loop {
+        let mut messages = Vec::new();
+        for response in supervisor.poll(Instant::now()) {
+            write_message(&response, &mut messages)?;
+        }
+        responses.write_all(&messages)?;
+        responses.flush()?;
+        if !supervisor.wait(requests.as_fd(), Instant::now()) {
+            continue;
+        }
+        let mut bytes = [0; 1 << 14];
+        match requests.read(&mut bytes)? {
+            0 => return Ok(()),
+            len => received.add(&bytes[..len])?,
+        }
+        while let Some(request) = received.take()? {
+            supervisor.begin(request, Instant::now());
+        }
+    }
+}
+
+impl Supervisor {
+    /// Returns an observer that has nothing to do.
+    pub fn new(program: PathBuf) -> Self {
+        Self {
+            workers: Workers::new(program),
+            jobs: [false, true, false].map(Job::new),
+            readings: Vec::new(),
+            aside: Vec::new(),
+            sought: (ScanRequest::default(), 0),
+            connections: KnownConnections::default(),
+            responses: Vec::new(),
+        }
+    }
+
+    fn job(&mut self, kind: Kind) -> &mut Job {
+        &mut self.jobs[kind as usize]
+    }
+
+    /// Begins to serve a request.
+    pub fn begin(&mut self, request: Request, now: Instant) {
+        let (kind, turns) = match request {
+            Request::Scan(request) => {
+                let turns = all_processes(&request);
+                self.sought = (request, self.sought.1 + 1);
+                (Kind::Scan, turns)
+            }
+            Request::Sockets(requests) => {
+                let running = requests.iter().map(|one| (one.id, one.uid)).collect();
+                self.connections.begin_scan(running, now);
+                let turn = |request: SocketRequest| Turn {
+                    pid: request.id.pid,
+                    uid: request.uid,
+                    rank: request.id.start,
+                    order: Order::Sockets(request),
+                };
+                (Kind::Sockets, requests.into_iter().map(turn).collect())
+            }
+            Request::Examine(subjects) => {
+                let turn = |subject: Subject| Turn {
+                    pid: subject.process().map_or(0, |process| process.pid),
+                    uid: subject.uid(),
+                    rank: 0,
+                    order: Order::Examine(subject),
+                };
+                (Kind::Examination, subjects.into_iter().map(turn).collect())
+            }
+        };
+        let is_init_there = turns.iter().any(|turn| turn.pid == INIT_PID);
+        let job = self.job(kind);
+        job.begin(turns, now);
+        // With hidepid (proc(5)) the init process is hidden as well.
+        job.end.is_complete = kind != Kind::Scan || (is_init_there && sees_host());
+    }
+
+    /// Goes on with all that is to be read, and never waits. Returns the responses.
+    pub fn poll(&mut self, now: Instant) -> Vec<Response> {
+        self.workers.reap(now);
+        for reading in std::mem::take(&mut self.aside) {
+            self.poll_reading(reading, true, now);
+        }
+        for reading in std::mem::take(&mut self.readings) {
+            self.poll_reading(reading, false, now);
+        }
+        for kind in [Kind::Scan, Kind::Sockets, Kind::Examination] {
+            if !self.readings.iter().any(|reading| reading.kind == kind) {
+                self.read_next(kind, now);
+            }
+        }
+        std::mem::take(&mut self.responses)
+    }
+
+    /// Takes the answer of a worker if it has come, and gives the worker up if it has waited for too long.
+    fn poll_reading(&mut self, mut reading: Reading, is_aside: bool, now: Instant) {
+        let waits_since = now.saturating_duration_since(reading.began);
+        match reading.worker.link.receive() {
+            Ok(Some(Answer::Ancestor(process))) => {
+                reading.ancestor = Some(process);
+                self.poll_reading(reading, is_aside, now);
+            }
+            Ok(Some(answer)) => {
+                self.workers.put_back(reading.worker, now);
+                let job = &mut self.jobs[reading.kind as usize];
+                job.turns.note(&reading.turn, waits_since);
+                self.respond(&reading.turn, answer);
+            }
+            Ok(None) if is_aside && waits_since < STALL_TIMEOUT => self.aside.push(reading),
+            Ok(None) if is_aside => self.give_up(reading, now),
+            Ok(None) if waits_since < PATIENCE => self.readings.push(reading),
+            Ok(None) => self.set_aside(reading, now),
+            Err(err) => {
+                let job = &mut self.jobs[reading.kind as usize];
+                job.end.is_complete = false;
+                job.turns.note(&reading.turn, waits_since);
+                self.fail(Some(reading.worker), &err, now);
+            }
+        }
+    }
+
+    /// Sets a worker aside that has not answered in time: the others of its request are read by another one.
+    fn set_aside(&mut self, mut reading: Reading, now: Instant) {
+        self.jobs[reading.kind as usize].end.is_complete = false;
+        // A worker that a signal has stopped does not wait for the process.
+        if reading.worker.link.is_stopped() {
+            self.fail(Some(reading.worker), &ErrorKind::TimedOut.into(), now);
+            return;
+        }
+        let process = reading.ancestor.or_else(|| reading.turn.order.process());
+        let uid = reading.turn.uid;
+        let group = |process| match Group::of(process) {
+            // It may have ended meanwhile.
+            Group::Process(_) if uid != 0 => Group::User(uid),
+            group => group,
+        };
+        reading.stalled = process.map(|process| (process, group(process)));
+        self.aside.push(reading);
+    }
+
+    /// Kills a worker that a process has stalled.
+    fn give_up(&mut self, reading: Reading, now: Instant) {
+        let group = reading.stalled.map(|(_, group)| group);
+        let pid = reading.stalled.map(|(process, _)| process.pid);
+        self.workers.kill(reading.worker, pid, group, now);
+        let job = &mut self.jobs[reading.kind as usize];
+        let time = now.saturating_duration_since(reading.began);
+        job.turns.note(&reading.turn, time);
+        self.responses.push(Response::Stalled(Stalled {
+            kind: reading.kind,
+            process: reading.stalled,
+            uid: reading.stalled.and_then(|(process, _)| uid(process)),
+            waiting: self.workers.waiting() + self.aside.len(),
+        }));
+    }
+
+    fn fail(&mut self, worker: Option<Worker>, err: &io::Error, now: Instant) {
+        let why = self.workers.fail(worker, err, now);
+        self.responses.push(Response::WorkerFailed(why));
+    }
+
+    /// Orders the next process of a request, or ends the request.
+    fn read_next(&mut self, kind: Kind, now: Instant) {
+        if !self.job(kind).is_running || !self.workers.may_take(self.aside.len(), now) {
+            return;
+        }
+        let Some(turn) = self.job(kind).turns.next() else {
+            self.end(kind, now);
+            return;
+        };
+        let stalled = self.aside.iter().filter_map(|one| one.stalled);
+        let aside = stalled.map(|(_, group)| group);
+        let skipped = aside.chain(self.workers.skipped()).collect();
+        let task = Task::Read(turn.order.clone(), skipped);
+        loop {
+            let mut worker = match self.workers.take() {
+                Ok(worker) => worker,
+                Err(err) => {
+                    self.job(kind).turns.put_back(turn);
+                    self.fail(None, &err, now);
+                    return;
+                }
+            };
+            let is_told = self.tell(kind, &mut worker);
+            if is_told.and_then(|()| worker.link.send(&task)).is_ok() {
+                self.readings.push(Reading {
+                    kind,
+                    worker,
+                    turn,
+                    began: now,
+                    ancestor: None,
+                    stalled: None,
+                });
+                return;
+            }
+            // It was killed since its last answer.
+            self.workers.kill(worker, None, None, now);
+        }
+    }
+
+    /// Tells a worker what the current process scan looks for, if it does not know.
+    fn tell(&self, kind: Kind, worker: &mut Worker) -> io::Result<()> {
+        let (request, scan) = &self.sought;
+        if kind != Kind::Scan || worker.scan == *scan {
+            return Ok(());
+        }
+        worker.scan = *scan;
+        worker.link.send(&Task::LookFor(request.clone()))
+    }
+
+    /// Ends a request. What is set aside may still be answered.
+    fn end(&mut self, kind: Kind, now: Instant) {
+        if kind == Kind::Sockets {
+            self.connections.end_scan();
+        }
+        let aside = self.aside.iter().filter_map(|one| one.stalled);
+        let mut stalled = Vec::from_iter(aside.map(|(process, _)| process.pid));
+        stalled.extend(self.workers.stalled());
+        stalled.sort_unstable();
+        stalled.dedup();
+        let job = self.job(kind);
+        job.is_running = false;
+        job.end.stalled = stalled;
+        job.end.duration = now.saturating_duration_since(job.began);
+        let end = job.end.clone();
+        self.responses.push(Response::Done(kind, end));
+    }
+
+    /// Passes an answer on.
+    fn respond(&mut self, turn: &Turn, answer: Answer) {
+        let response = match (answer, &turn.order) {
+            (Answer::Pods(pods), _) => Response::Pods(pods),
+            (Answer::Scanned(process), _) => {
+                self.job(Kind::Scan).end.is_complete &= process.is_complete;
+                if !process.has_something() {
+                    return;
+                }
+                Response::Scanned(process)
+            }
+            (Answer::Sockets(files, version), Order::Sockets(request)) => {
+                let added = self
+                    .connections
+                    .add(request.id, request.was_counted, &files);
+                Response::Sockets(SocketReading { version, ..added })
+            }
+            (Answer::Examined(examination), _) => Response::Examined(examination),
+            (Answer::Unread(why), Order::Scan(pid)) => {
+                // A process that may not be read may have anything mapped. The host's init process is not an agent, and some kernels
+                // deny access to it.
+                let is_denied = matches!(why, Unread::Denied(_));
+                let is_init = *pid == INIT_PID && is_denied;
+                let end = &mut self.job(Kind::Scan).end;
+                end.is_complete &= why == Unread::Ended || is_init;
+                end.has_unreadable |= is_denied && !is_init;
+                return;
+            }
+            (Answer::Unread(why), Order::Sockets(request)) => match why {
+                Unread::Ended => {
+                    self.connections.remove(request.id);
+                    Response::Ended(request.id)
+                }
+                Unread::Denied(why) | Unread::Failed(why) => Response::Failed(request.id, why),
+                Unread::Skipped => return,
+            },
+            _ => return,
+        };
+        self.responses.push(response);
+    }
+
+    /// Waits for a request, for an answer, or until something is to be done. Returns true if there is a request, or no other one will
+    /// come.
+    fn wait(&mut self, requests: BorrowedFd, now: Instant) -> bool {
+        let deadlines = [(&self.readings, PATIENCE), (&self.aside, STALL_TIMEOUT)];
+        let deadlines = deadlines
+            .into_iter()
+            .flat_map(|(readings, time)| readings.iter().map(move |reading| reading.began + time));
+        let mut end = deadlines.min().unwrap_or(now + LONG);
+        if self.jobs.iter().any(|job| job.is_running) {
+            let pause = self.workers.pause_ends().filter(|&end| end > now);
+            end = end.min(pause.unwrap_or(now + REAP_PERIOD));
+        } else if self.workers.waiting() > 0 {
+            end = end.min(now + REAP_PERIOD);
+        }
+        let all = || self.readings.iter().chain(&self.aside);
+        let mut read = vec![requests];
+        read.extend(all().map(|reading| reading.worker.link.input()));
+        let written = all().flat_map(|reading| reading.worker.link.waits_to_send());
+        let written = Vec::from_iter(written);
+        wait_for(&read, &written, end.saturating_duration_since(now))
+    }
+}
+
+/// Returns all processes of /proc that are to be read, and the directory with the logs of pods.
+fn all_processes(request: &ScanRequest) -> Vec<Turn> {
+    let names = list_names_at(Path::new("/proc")).unwrap_or_default();
+    let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
+    let process = |pid: u32| {
+        // The directory of a process that is not dumpable belongs to root (proc_pid(5)).
+        let owner = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+        let real = || ProcessDir::open(pid).ok()?.uid();
+        let uid = if owner == 0 { real() } else { Some(owner) };
+        let uid = uid.unwrap_or_default();
+        let order = Order::Scan(pid);
+        Some((pid, uid, order))
+    };
+    let logs = (!request.pod_logs.as_os_str().is_empty())
+        .then(|| (0, 0, Order::Pods(request.pod_logs.clone())));
+    let all = logs.into_iter().chain(pids.filter_map(process));
+    all.map(|(pid, uid, order)| Turn {
+        pid,
+        uid,
+        rank: pid.into(),
+        order,
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+use super::*;
+use crate::observer::workers::{MAX_WAITING, SKIP_TIME};
+use std::process::Command;
+
+/// Commands of a worker that answers that each process has ended.
+const SERVE: &str = "while read -r line; do echo '{\"Unread\":\"Ended\"}'; done";
+
+/// Returns an observer whose workers are shell scripts. The first runs are `first`, one each, all later ones serve orders.
+fn supervisor(directory: &Path, first: &[&str]) -> Supervisor {
+    let program = directory.join("worker");
+    let mut script = format!("#!/bin/sh\ncd {}\n", directory.display());
+    for (number, commands) in first.iter().enumerate() {
+        script += &format!("if mkdir ran{number} 2>/dev/null; then\n{commands}\nexit\nfi\n");
+    }
+    script += SERVE;
+    // By another process: a file that this one writes cannot be executed while a thread forks.
+    let written = Command::new("/bin/sh")
+        .args(["-c", "printf '%s\\n' \"$1\" >\"$0\"; chmod 700 \"$0\""])
+        .arg(&program)
+        .arg(script)
+        .status();
+    assert!(written.expect("sh is there").success());
+    Supervisor::new(program)
+}
+
+/// Process that does not run. It has ended if it has stalled a worker.
+fn process(pid: u32) -> ProcessId {
+    ProcessId {
+        pid: (1 << 30) + pid,
+        start: 9,
+    }
+}
+
+/// Begins a request of the sockets of processes, each of another user.
+fn begin(supervisor: &mut Supervisor, processes: &[ProcessId], now: Instant) {
+    let request = |&id: &ProcessId| SocketRequest {
+        id,
+        uid: id.pid,
+        was_counted: false,
+        library: None,
+    };
+    let requests = processes.iter().map(request).collect();
+    supervisor.begin(Request::Sockets(requests), now);
+}
+
+/// Polls at a moment until there is a response that `is_last` is true for. Returns all.
+fn poll_until(
+    supervisor: &mut Supervisor,
+    now: Instant,
+    is_last: impl Fn(&Response) -> bool,
+) -> Vec<Response> {
+    let mut responses = Vec::new();
+    while !responses.iter().any(&is_last) {
+        responses.extend(supervisor.poll(now));
+        std::thread::yield_now();
+    }
+    responses
+}
+
+/// Polls until a request is served. Returns the processes that have ended, and how many workers have failed.
+fn serve(supervisor: &mut Supervisor, now: Instant) -> (Vec<u32>, usize) {
+    let responses = poll_until(supervisor, now, |one| matches!(one, Response::Done(..)));
+    let ended = responses.iter().filter_map(|response| match response {
+        Response::Ended(id) => Some(id.pid - (1 << 30)),
+        _ => None,
+    });
+    let failed = responses.iter();
+    let failed = failed.filter(|one| matches!(one, Response::WorkerFailed(_)));
+    let mut ended: Vec<u32> = ended.collect();
+    ended.sort_unstable();
+    (ended, failed.count())
+}
+
+/// Polls until a worker reads something. It does not answer before it was polled again.
+fn poll_until_read(supervisor: &mut Supervisor, now: Instant) {
+    while supervisor.readings.is_empty() {
+        assert_eq!(supervisor.poll(now), []);
+    }
+}
+
+#[test]
+fn bad_answer_costs_one_process_and_one_worker() {
+    for first in [
+        "read -r line",
+        "exit 0",
+        "read -r line; echo '{\"Unread\":'",
+        "read -r line; echo '\"Finished\"'; while read -r line; do :; done",
+        "read -r line; printf '\\377\\000\\n'; while read -r line; do :; done",
+        // Longer than the limit, without an end of the line.
+        "read -r line; exec cat /dev/zero",
+        "read -r line; exec 1>&-; while read -r line; do :; done",
+    ] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut supervisor = supervisor(directory.path(), &[first]);
+        let now = Instant::now();
+        begin(&mut supervisor, &[process(1), process(2)], now);
+        let responses = poll_until(&mut supervisor, now, |one| {
+            matches!(one, Response::WorkerFailed(_))
+        });
+        assert_eq!(responses.len(), 1, "{first}: {responses:?}");
+        assert_eq!(supervisor.poll(now), [], "{first}: a pause");
+        let later = now + Duration::from_secs(1);
+        assert_eq!(serve(&mut supervisor, later), (vec![2], 0), "{first}");
+        begin(&mut supervisor, &[process(1), process(2)], later);
+        assert_eq!(serve(&mut supervisor, later), (vec![1, 2], 0), "{first}");
+        // The first one was killed if it has not ended.
+        while supervisor.workers.waiting() > 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn pause_after_workers_that_cannot_start_doubles_to_a_minute() {
+    let mut supervisor = Supervisor::new("/none".into());
+    let mut now = Instant::now();
+    begin(&mut supervisor, &[process(1)], now);
+    for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+        let responses = supervisor.poll(now);
+        let [Response::WorkerFailed(why)] = &responses[..] else {
+            panic!("{responses:?}");
+        };
+        let pause =
+            format!("No such file or directory (os error 2); the next one starts in {seconds} s");
+        assert_eq!(why, &pause);
+        let next = now + Duration::from_secs(seconds);
+        assert_eq!(supervisor.poll(next - Duration::from_millis(1)), []);
+        now = next;
+    }
+}
+
+#[test]
+fn exit_status_of_a_worker_that_fails_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (first, expected) in [
+        ("exit 127", "it has ended (exit status 127); "),
+        ("kill -9 $$", "it has ended (signal 9); "),
+    ] {
+        let mut supervisor = supervisor(directory.path(), &[first]);
+        let _ = std::fs::remove_dir(directory.path().join("ran0"));
+        begin(&mut supervisor, &[process(1)], Instant::now());
+        let responses = poll_until(&mut supervisor, Instant::now(), |one| {
+            matches!(one, Response::WorkerFailed(_))
+        });
+        let [Response::WorkerFailed(why)] = &responses[..] else {
+            panic!("{responses:?}");
+        };
+        assert!(why.starts_with(expected), "{why}");
+    }
+}
+
+#[test]
+fn worker_that_does_not_answer_delays_others_by_a_second_and_is_killed_after_ten() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut supervisor = supervisor(directory.path(), &["while read -r line; do :; done"]);
+    let start = Instant::now();
+    let all = [process(1), process(2), process(3)];
+    begin(&mut supervisor, &all, start);
+    poll_until_read(&mut supervisor, start);
+    let early = start + PATIENCE - Duration::from_millis(1);
+    assert_eq!(supervisor.poll(early), []);
+    assert_eq!(supervisor.aside.len(), 0);
+    let aside = start + PATIENCE;
+    assert_eq!(serve(&mut supervisor, aside), (vec![2, 3], 0));
+    // Its group is left out while it waits.
+    begin(&mut supervisor, &all, aside);
+    let stalled = Response::Stalled(Stalled {
+        kind: Kind::Sockets,
+        process: Some((all[0], Group::User(all[0].pid))),
+        uid: None,
+        waiting: 1,
+    });
+    let killed = start + STALL_TIMEOUT;
+    let early = killed - Duration::from_millis(1);
+    serve(&mut supervisor, early);
+    assert_eq!(supervisor.aside.len(), 1);
+    let responses = supervisor.poll(killed);
+    let is_stalled = |one: &Response| match (one, &stalled) {
+        (Response::Stalled(one), Response::Stalled(other)) => {
+            (one.kind, one.process) == (other.kind, other.process)
+        }
+        _ => false,
+    };
+    assert!(responses.iter().any(is_stalled), "{responses:?}");
+    assert_eq!(supervisor.aside.len(), 0);
+    while supervisor.workers.waiting() > 0 {
+        std::thread::yield_now();
+    }
+    let skipped = |supervisor: &Supervisor| supervisor.workers.skipped().count();
+    supervisor.poll(killed + SKIP_TIME - Duration::from_millis(1));
+    assert_eq!(skipped(&supervisor), 1, "for ten minutes");
+    supervisor.poll(killed + SKIP_TIME);
+    assert_eq!(skipped(&supervisor), 0);
+}
+
+#[test]
+fn late_answer_is_passed_on() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let first = format!(
+        "read -r line; while ! [ -e go ]; do sleep 0.01; done; echo '{{\"Unread\":\"Ended\"}}'; {SERVE}"
+    );
+    let mut supervisor = supervisor(directory.path(), &[&first]);
+    let start = Instant::now();
+    begin(&mut supervisor, &[process(1), process(2)], start);
+    poll_until_read(&mut supervisor, start);
+    let aside = start + PATIENCE;
+    assert_eq!(serve(&mut supervisor, aside), (vec![2], 0));
+    std::fs::write(directory.path().join("go"), "").expect("written");
+    let late = poll_until(&mut supervisor, aside, |one| {
+        matches!(one, Response::Ended(_))
+    });
+    assert_eq!(late, [Response::Ended(process(1))]);
+    assert!(supervisor.aside.is_empty());
+    assert_eq!(supervisor.workers.skipped().count(), 0);
+}
+
+#[test]
+fn ancestor_that_stalls_is_blamed_instead_of_the_process() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let ancestor = serde_json::to_string(&Answer::Ancestor(process(7))).expect("JSON");
+    let first = format!("read -r line; echo '{ancestor}'; while read -r line; do :; done");
+    let mut supervisor = supervisor(directory.path(), &[&first]);
+    let start = Instant::now();
+    begin(&mut supervisor, &[process(1)], start);
+    let knows = |supervisor: &Supervisor| {
+        let mut readings = supervisor.readings.iter();
+        readings.any(|reading| reading.ancestor.is_some())
+    };
+    while !knows(&supervisor) {
+        assert_eq!(supervisor.poll(start), []);
+    }
+    supervisor.poll(start + PATIENCE);
+    let (blamed, _) = supervisor.aside[0].stalled.expect("known");
+    assert_eq!(blamed, process(7));
+}
+
+#[test]
+fn stopped_worker_is_blamed_on_no_process() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut supervisor = supervisor(directory.path(), &["kill -STOP $$"]);
+    let start = Instant::now();
+    begin(&mut supervisor, &[process(1), process(2)], start);
+    poll_until_read(&mut supervisor, start);
+    while !supervisor.readings[0].worker.link.is_stopped() {
+        std::thread::yield_now();
+    }
+    let aside = start + PATIENCE;
+    let responses = supervisor.poll(aside);
+    assert!(
+        matches!(responses[..], [Response::WorkerFailed(_)]),
+        "{responses:?}"
+    );
+    assert_eq!(supervisor.workers.skipped().count(), 0);
+    let later = aside + Duration::from_secs(1);
+    assert_eq!(serve(&mut supervisor, later), (vec![2], 0));
+}
+
+#[test]
+fn worker_killed_between_two_orders_costs_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let first = format!("echo $$ >pid; {SERVE}");
+    let mut supervisor = supervisor(directory.path(), &[&first]);
+    let now = Instant::now();
+    begin(&mut supervisor, &[process(1)], now);
+    assert_eq!(serve(&mut supervisor, now), (vec![1], 0));
+    let pid = std::fs::read_to_string(directory.path().join("pid")).expect("written");
+    let killed = Command::new("kill").args(["-9", pid.trim()]).status();
+    assert!(killed.expect("it is there").success());
+    let pid: u32 = pid.trim().parse().expect("a pid");
+    while ProcessId::of(pid).is_ok_and(|process| process.is_running()) {
+        std::thread::yield_now();
+    }
+    begin(&mut supervisor, &[process(2)], now);
+    assert_eq!(serve(&mut supervisor, now), (vec![2], 0));
+}
+
+#[test]
+fn with_8_workers_that_wait_no_other_one_is_started() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let first = ["while read -r line; do :; done"; MAX_WAITING];
+    let mut supervisor = supervisor(directory.path(), &first);
+    let mut now = Instant::now();
+    let all: Vec<_> = (1..10).map(process).collect();
+    begin(&mut supervisor, &all, now);
+    for _ in 0..MAX_WAITING {
+        poll_until_read(&mut supervisor, now);
+        now += PATIENCE;
+        assert_eq!(supervisor.poll(now), []);
+    }
+    assert_eq!(supervisor.aside.len(), MAX_WAITING);
+    assert_eq!(supervisor.poll(now), []);
+    assert_eq!(supervisor.readings.len(), 0, "one process is left");
+    let is_first = |number| directory.path().join(format!("ran{number}")).exists();
+    while !(0..MAX_WAITING).all(is_first) {
+        std::thread::yield_now();
+    }
+    supervisor
+        .workers
+        .kill(supervisor.aside.remove(0).worker, None, None, now);
+    while supervisor.workers.waiting() > 0 {
+        std::thread::yield_now();
+    }
+    let (read, _) = serve(&mut supervisor, now);
+    assert_eq!(read, [9]);
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! Worker processes: started, kept for the next order, killed, and waited for.
+
+use crate::observer::group::Group;
+use crate::observer::link::{Closed, Link};
+use crate::observer::protocol::{Answer, Task};
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Option that makes this program a worker.
+pub const OPTION: &str = "--observer-worker";
+/// The group of a process that has stalled a worker is skipped for at least this long.
+pub const SKIP_TIME: Duration = Duration::from_secs(600);
+/// With this many workers that wait, no other one is started.
+pub const MAX_WAITING: usize = 8;
+/// Time in which a worker that has closed its pipes ends.
+const END_TIME: Duration = Duration::from_millis(100);
+/// Pause after a worker that has failed, and its limit. It doubles with each one that follows.
+const PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// A worker process.
+#[derive(Debug)]
+pub struct Worker {
+    /// Link to it.
+    pub link: Link<Task, Answer>,
+    /// Number of the process scan that it knows the files of.
+    pub scan: u64,
+}
+
+/// Worker that was killed because it waits for a process.
+#[derive(Debug)]
+struct Stuck {
+    child: Closed,
+    pid: Option<u32>,
+    group: Option<Group>,
+    skip_until: Instant,
+}
+
+/// All workers that read nothing.
+#[derive(Debug)]
+pub struct Workers {
+    program: PathBuf,
+    /// The one for the next order.
+    idle: Option<Worker>,
+    stuck: Vec<Stuck>,
+    /// Number of workers that have failed since one has answered.
+    failures: u32,
+    /// When the pause after a failure ends.
+    pause_ends: Option<Instant>,
+}
+
+impl Workers {
+    /// Returns no workers. `program` is started with [`OPTION`].
+    pub fn new(program: PathBuf) -> Self {
+        Self {
+            program,
+            idle: None,
+            stuck: Vec::new(),
+            failures: 0,
+            pause_ends: None,
+        }
+    }
+
+    /// Returns a worker, the idle one or a new one.
+    ///
+    /// # Errors
+    /// None can be started.
+    pub fn take(&mut self) -> io::Result<Worker> {
+        match self.idle.take() {
+            Some(worker) => Ok(worker),
+            None => self.start(),
+        }
+    }
+
+    fn start(&self) -> io::Result<Worker> {
+        let child = Command::new(&self.program)
+            .arg0("pmdanixl")
+            .arg(OPTION)
+            .current_dir("/")
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let link = Link::new(child)?;
+        Ok(Worker { link, scan: 0 })
+    }
+
+    /// Takes a worker back that has answered.
+    pub fn put_back(&mut self, worker: Worker, now: Instant) {
+        (self.failures, self.pause_ends) = (0, None);
+        match self.idle {
+            None => self.idle = Some(worker),
+            Some(_) => self.kill(worker, None, None, now),
+        }
+    }
+
+    /// Kills a worker. If it waits for a process, the group of that is skipped for a while.
+    pub fn kill(&mut self, worker: Worker, pid: Option<u32>, group: Option<Group>, now: Instant) {
+        self.keep(worker.link.close(), pid, group, now);
+    }
+
+    /// Kills a worker, and keeps it until it has ended.
+    fn keep(&mut self, mut child: Closed, pid: Option<u32>, group: Option<Group>, now: Instant) {
+        child.kill();
+        let skipped = if group.is_some() {
+            SKIP_TIME
+        } else {
+            Duration::ZERO
+        };
+        self.stuck.push(Stuck {
+            child,
+            pid,
+            group,
+            skip_until: now + skipped,
+        });
+    }
+
+    /// Notes that a worker has ended, has sent something else than an answer, or cannot be started. Returns what happened. The next one
+    /// is started after a pause.
+    pub fn fail(&mut self, worker: Option<Worker>, err: &io::Error, now: Instant) -> String {
+        let pause = PAUSE * 2_u32.saturating_pow(self.failures);
+        self.failures += 1;
+        let pause = pause.min(MAX_PAUSE);
+        self.pause_ends = Some(now + pause);
+        let status = worker.and_then(|worker| {
+            let mut child = worker.link.close();
+            let status = child.wait(END_TIME);
+            self.keep(child, None, None, now);
+            status
+        });
+        let why = match status {
+            Some(status) => format!("it has ended ({})", ending(status)),
+            None => err.to_string(),
+        };
+        format!("{why}; the next one starts in {} s", pause.as_secs())
+    }
+
+    /// True if a worker may be started now, or is idle.
+    pub fn may_take(&mut self, waiting: usize, now: Instant) -> bool {
+        let is_pause_over = self.pause_ends.is_none_or(|end| now >= end);
+        is_pause_over && waiting + self.waiting() < MAX_WAITING
+    }
+
+    /// Returns the end of the pause.
+    pub fn pause_ends(&self) -> Option<Instant> {
+        self.pause_ends
+    }
+
+    /// Reaps workers that have ended, and ends the skipping of their groups when it is time.
+    pub fn reap(&mut self, now: Instant) {
+        self.stuck
+            .retain_mut(|one| one.child.is_running() || now < one.skip_until);
+    }
+
+    /// Returns the number of killed workers that have not ended.
+    pub fn waiting(&mut self) -> usize {
+        let waiting = self.stuck.iter_mut().map(|one| one.child.is_running());
+        waiting.filter(|&is_running| is_running).count()
+    }
+
+    /// Returns the processes for which killed workers wait.
+    pub fn stalled(&mut self) -> Vec<u32> {
+        let stuck = self.stuck.iter_mut();
+        stuck
+            .filter_map(|one| one.pid.filter(|_| one.child.is_running()))
+            .collect()
+    }
+
+    /// Returns the groups that are skipped.
+    pub fn skipped(&self) -> impl Iterator<Item = Group> {
+        self.stuck.iter().filter_map(|one| one.group)
+    }
+}
+
+/// Returns how a process has ended.
+pub fn ending(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "no exit status".into(),
+    }
+}
