@@ -5,14 +5,14 @@
 //! A name service may be a server that does not answer, and getpwnam(3) then blocks without limit. So this process calls no such
 //! function. It reads /etc/passwd, and asks getent(1) for all else: a process that can be killed.
 
-use lookup::Lookup;
 use std::collections::HashMap;
 use std::fs;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-mod lookup;
+pub mod lookup;
 pub mod names;
+use lookup::{ANSWER_TIME, Answer, Question};
 pub use lookup::{NOT_ANSWERED, NotAnswered};
 
 /// A user account.
@@ -97,36 +97,95 @@ pub fn local_name(uid: u32) -> String {
 /// Limit of questions to the name services that are asked at the same time.
 const MAX_QUESTIONS: usize = 16;
 
-/// Lines that getent(1) has answered, by database and key. A configuration with the names of the one before needs no look-up.
-static ANSWERS: LazyLock<Mutex<HashMap<(&str, String), String>>> = LazyLock::new(Mutex::default);
+/// What was asked by this process.
+#[derive(Debug, Default)]
+struct Asked {
+    /// Lines of the name services, by question. A configuration with the names of the one before needs no look-up.
+    lines: HashMap<Question, String>,
+    /// Questions that somebody else is to ask, since this process may not start getent(1) any more. `None`: it may.
+    deferred: Option<Deferred>,
+}
 
-/// Looks keys up in databases of nsswitch.conf(5), all at the same time, and waits for the answers, [`lookup::ANSWER_TIME`] from
-/// `begin` on. A line that was answered once is not asked for again. Returns the lines; `None` for a key that does not exist.
+/// Questions while a configuration is read.
+#[derive(Debug, Default)]
+struct Deferred {
+    wanted: Vec<Question>,
+    answers: HashMap<Question, Answer>,
+}
+
+static ASKED: LazyLock<Mutex<Asked>> = LazyLock::new(Mutex::default);
+
+fn asked() -> MutexGuard<'static, Asked> {
+    ASKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on no look-up of this module starts getent(1): it fails, and [`questions`] returns what somebody else is to ask.
+pub fn defer() {
+    asked().deferred = Some(Deferred::default());
+}
+
+/// Returns the questions that were not answered since [`defer`] or the last call.
+#[must_use]
+pub fn questions() -> Vec<Question> {
+    let mut asked = asked();
+    let deferred = asked.deferred.as_mut();
+    deferred
+        .map(|deferred| std::mem::take(&mut deferred.wanted))
+        .unwrap_or_default()
+}
+
+/// Notes an answer, for the next look-up.
+pub fn note_answer(question: Question, answer: Answer) {
+    if let Some(deferred) = &mut asked().deferred {
+        deferred.answers.insert(question, answer);
+    }
+}
+
+/// Looks keys up in databases of nsswitch.conf(5), all at the same time, and waits for the answers, [`ANSWER_TIME`] from `begin` on.
+/// A line that was answered once is not asked for again. Returns the lines; `None` for a key that does not exist.
 fn ask(
     questions: &[(&'static str, &str)],
     begin: Instant,
 ) -> Vec<Result<Option<String>, NotAnswered>> {
-    let mut known = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let start = |&(database, key): &(&'static str, &str)| {
-        let is_known = known.contains_key(&(database, key.to_owned())) || is_number(key);
-        (!is_known).then(|| Lookup::start(database, &[key.to_owned()], begin))
+    let mut asked = asked();
+    let question = |&(database, key): &(&'static str, &str)| Question {
+        database: database.to_owned(),
+        keys: vec![key.to_owned()],
     };
-    // All are started before the first one is waited for.
-    let lookups: Vec<_> = questions.iter().map(start).collect();
-    let mut lines = Vec::new();
-    for (&(database, key), lookup) in questions.iter().zip(lookups) {
-        let question = (database, key.to_owned());
-        lines.push(match lookup {
-            None => Ok(known.get(&question).cloned()),
+    let all = Vec::from_iter(questions.iter().map(question));
+    let is_new = |question: &&Question| {
+        !asked.lines.contains_key(*question) && !is_number(&question.keys[0])
+    };
+    let new: Vec<Question> = all.iter().filter(is_new).cloned().collect();
+    let mut answers: HashMap<Question, Answer> = match &mut asked.deferred {
+        Some(deferred) => {
+            let answers = new.into_iter().map(|question| {
+                let answer = deferred.answers.get(&question).cloned();
+                let answer = answer.unwrap_or_else(|| {
+                    deferred.wanted.push(question.clone());
+                    Err(NotAnswered::InTime)
+                });
+                (question, answer)
+            });
+            answers.collect()
+        }
+        None => {
+            let answers = lookup::look_up(&new, begin + ANSWER_TIME);
+            new.into_iter().zip(answers).collect()
+        }
+    };
+    let lines = all
+        .into_iter()
+        .map(|question| match answers.remove(&question) {
+            None => Ok(asked.lines.get(&question).cloned()),
             // A name service may spell the name in another way.
-            Some(lookup) => lookup.and_then(Lookup::wait).map(|text| {
+            Some(answer) => answer.map(|text| {
                 let line = text.lines().next()?.to_owned();
-                known.insert(question, line.clone());
+                asked.lines.insert(question, line.clone());
                 Some(line)
             }),
         });
-    }
-    lines
+    lines.collect()
 }
 
 /// Returns the user ids in lines of passwd(5), by name. The first line of a name counts, as for getpwnam(3).
@@ -212,8 +271,11 @@ pub fn account(name: &str) -> Result<UserAccount, AccountError> {
             let groups = groups_of(&String::from_utf8_lossy(&file), name);
             let groups = groups.into_iter().map(|gid| format!(" {gid}"));
             let line = format!("{name}{}", groups.collect::<String>());
-            let mut known = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-            known.insert(("initgroups", name.to_owned()), line.clone());
+            let question = Question {
+                database: "initgroups".into(),
+                keys: vec![name.to_owned()],
+            };
+            asked().lines.insert(question, line.clone());
             line
         }
         Err(why) => return Err(not_answered(why)),

@@ -2,7 +2,6 @@
 
 //! `pmdanixl --check`: prints what the daemon would do with each file. Needs no pmcd and consumes no event.
 
-use crate::accounts::names::UserNames;
 use crate::agents::PlaceCounts;
 use crate::base::file::FileId;
 use crate::base::text;
@@ -99,8 +98,6 @@ pub struct Summary {
     writers: HashSet<u32>,
     /// Uids, other than root, that a daemon can run as: the configured user and the owner of the state file.
     daemons: Vec<u32>,
-    /// Names of the users of these processes.
-    user_names: UserNames,
 }
 
 impl Summary {
@@ -184,8 +181,8 @@ pub fn run(
         }
         _ => {}
     }
-    summary.silent = silent::report(&mut summary, &directories, out)?;
-    transport::report(&mut summary, config, &host, out)?;
+    summary.silent = silent::report(&summary, &directories, out)?;
+    transport::report(&summary, config, &host, out)?;
     let stores = (!config.multiproc_dir.is_empty()).then_some(summary.stores);
     let silent = Some(summary.silent).filter(|&count| count > 0);
     let counts = [

@@ -68,6 +68,8 @@ pub struct Collector {
     observer: Observer,
     process_scans: ProcessScans,
     transports: Transports,
+    /// True while the observer looks up accounts of the configuration.
+    is_looking_up: bool,
     /// Processes whose sockets were read, and which their agents do not know of yet.
     read_processes: HashSet<ProcessId>,
     /// Ids of processes that use NIXL and of peers.
@@ -112,6 +114,7 @@ impl Collector {
             observer: Observer::default(),
             process_scans: ProcessScans::default(),
             transports: Transports::default(),
+            is_looking_up: false,
             read_processes: HashSet::new(),
             clock_ids: ClockIds::default(),
             have_transports_changed: false,

@@ -33,7 +33,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 fn main() -> ExitCode {
     let options = match options::parse(Path::new(""), std::env::args_os()) {
@@ -96,7 +95,7 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let source = ConfigLoader::new(options, &conf);
     let own = own_paths(&conf, &source);
     let loaded = source.read();
-    let mut observer = Observer::start(Path::new(PROGRAM))?;
+    let mut observer = Observer::start(Path::new(PROGRAM), &privilege::of_reader())?;
     let (loaded, out) = (loaded.as_ref(), stdout().lock());
     let summary = check::run(&source.path, loaded, &own, &conf, &mut observer, out)?;
     Ok(ExitCode::from(u8::from(summary.problems > 0)))
@@ -168,7 +167,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let (own, cache) = (own_paths(&conf, &source), cache_path.clone());
     let enter = Box::new(move |config: &Config| enter_account(config, &own, &cache, &conf.state()));
     // The file may be readable for its owner only.
-    let reader = Arc::new(move || privilege::raised(|| source.read()));
+    let reader = Box::new(move || privilege::raised(|| source.read()));
     let loaded = loaded.map(|loaded| loaded.config);
     let indoms = Indoms {
         agents: KeyedInstances::new(pmda.instances(AGENTS)),
@@ -208,7 +207,7 @@ fn own_paths(conf: &PcpConf, source: &ConfigLoader) -> OwnPaths {
     // The configured path and the target of its links.
     let real = source.path.canonicalize().unwrap_or_default();
     let mut read = parents(&[conf.help(), source.path.clone(), real]);
-    read.push(conf.path.clone());
+    read.extend([conf.path.clone(), conf.labels()]);
     // Without the log, which is already open.
     OwnPaths {
         written: parents(&[conf.state(), conf.instance_cache(DOMAIN, AGENTS)]),
@@ -243,13 +242,21 @@ fn start_observer(config: &Config) -> Observer {
     if !config.proc_facts {
         return Observer::default();
     }
-    Observer::start(Path::new(PROGRAM)).unwrap_or_else(|err| {
-        tracing::error!(
-            "observer: cannot be started: {err}; {}",
-            observer::client::CONSEQUENCE
-        );
+    let kept = privilege::of_observer(config);
+    let observer = Observer::start(Path::new(PROGRAM), &kept);
+    let observer = observer.unwrap_or_else(|err| {
+        let consequence = observer::client::CONSEQUENCE;
+        tracing::error!("observer: cannot be started: {err}; {consequence}");
         Observer::default()
-    })
+    });
+    let names = privilege::names(kept.iter().copied());
+    match privilege::lacks_ptrace(config, &kept) {
+        false => tracing::info!("observer: has {names}"),
+        true => tracing::warn!(
+            "observer: has {names}, and not CAP_SYS_PTRACE, so that processes of other users cannot be read; give it to the container (docker run --cap-add SYS_PTRACE)"
+        ),
+    }
+    observer
 }
 
 /// Gives the state file and the id file to a user.

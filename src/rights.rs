@@ -25,8 +25,10 @@ pub struct Rights {
     had: CapsHashSet,
     /// Those that it keeps.
     capabilities: Vec<Capability>,
-    /// What Landlock allows. `None`: everything.
-    confinement: Option<Confinement>,
+    /// True if it has an observer.
+    has_observer: bool,
+    /// What Landlock allows.
+    confinement: Confinement,
 }
 
 /// Reason why a running process cannot take over a configuration.
@@ -48,7 +50,8 @@ impl Rights {
             uid,
             capabilities: needed.filter(|cap| had.contains(cap)).collect(),
             had,
-            confinement: (!config.proc_facts).then(|| Confinement::of(config)),
+            has_observer: config.proc_facts,
+            confinement: Confinement::of(config),
         }
     }
 
@@ -61,17 +64,17 @@ impl Rights {
         let names = |rights: &Self| privilege::names(rights.capabilities.iter().copied());
         let difference = if self.uid != other.uid {
             format!("user: the PMDA runs as uid {}, not {}", self.uid, other.uid)
-        } else if self.confinement.is_some() != other.confinement.is_some() {
-            "proc_facts: it decides whether the PMDA is locked into its directories".into()
-        } else if self.confinement != other.confinement {
-            "telemetry_dir, multiproc_dir, observe or remove_exited_after: with proc_facts = false, the PMDA is locked into the directories that it started with"
-                .into()
+        } else if self.has_observer != other.has_observer {
+            "proc_facts: it decides whether the PMDA is started with an observer".into()
         } else if self.capabilities != other.capabilities {
             format!(
                 "owners, observe, telemetry_dir or remove_exited_after: the PMDA has {}, and needs {}",
                 names(self),
                 names(&other)
             )
+        } else if self.confinement != other.confinement {
+            "telemetry_dir, multiproc_dir, observe or remove_exited_after: the PMDA is locked into the directories that it started with"
+                .into()
         } else {
             return Ok(());
         };
@@ -79,8 +82,7 @@ impl Rights {
     }
 }
 
-/// Becomes the configured user and gives up all rights that the work does not need. With `proc_facts` off, it also locks the process
-/// into its directories. `before_limit` is called as the user, before any capability is given up. Returns a text with the user, the capabilities and the lock.
+/// Becomes the configured user, gives up all rights that the work does not need, and locks the process into its directories. `before_limit` is called as the user, before any capability is given up. Returns a text with the user, the capabilities and the lock.
 ///
 /// # Errors
 /// The kernel does not allow the user.
@@ -95,14 +97,9 @@ pub fn enter(
         None => accounts::local_name(geteuid().as_raw()),
     };
     let capabilities = privilege::in_force();
-    let locked = match config.proc_facts {
-        true => String::new(),
-        false => match confine::confine(config, own) {
-            Ok(how) => format!(", {how}"),
-            Err(err) => format!(", not locked in: {err}"),
-        },
-    };
-    Ok(format!("{user} with {capabilities}{locked}"))
+    let locked = confine::confine(config, own);
+    let locked = locked.unwrap_or_else(|err| format!("not locked in: {err}"));
+    Ok(format!("{user} with {capabilities}, {locked}"))
 }
 
 #[cfg(test)]
@@ -139,10 +136,7 @@ mod tests {
             config(|config| config.owners = Some(vec![4242])),
             config(removes),
             config(|config| config.proc_facts = false),
-            config(|config| {
-                config.proc_facts = false;
-                elsewhere(config);
-            }),
+            config(elsewhere),
         ];
         for (at, before) in configs.iter().enumerate() {
             for (other_at, now) in configs.iter().enumerate() {
@@ -161,7 +155,6 @@ mod tests {
         for now in [
             config(|config| config.retain = Duration::ZERO),
             config(|config| config.owners = Some(vec![1, 2])),
-            config(|config| config.telemetry_dir[0].path = "/elsewhere".into()),
             config(|config| config.transport = false),
         ] {
             assert!(rights.allow(&now).is_ok(), "{now:?}");
@@ -175,7 +168,7 @@ mod tests {
             4242,
             CapsHashSet::new(),
         );
-        let observes = config(|config| (config.user, config.observe) = (None, true));
-        assert!(without.allow(&observes).is_ok());
+        let own = config(|config| (config.user, config.owners) = (None, Some(vec![4242])));
+        assert!(without.allow(&own).is_ok());
     }
 }

@@ -505,8 +505,9 @@ fn check_as_another_user_lists_rings_it_can_only_follow() {
     let (status, output) = home.check();
     assert!(
         status == 0
-            && output
-                .contains("as user: nobody with CAP_DAC_OVERRIDE, CAP_LEASE, CAP_SYS_PTRACE\n"),
+            && output.contains(
+                "as user: nobody with CAP_DAC_OVERRIDE, CAP_LEASE, locked in by Landlock\n"
+            ),
         "{output}"
     );
     // Without root there are no capabilities.
@@ -515,7 +516,8 @@ fn check_as_another_user_lists_rings_it_can_only_follow() {
     let output = support::output(check.arg(home.conf()));
     let said = support::text(&output);
     assert!(
-        !output.status.success() && said.contains("as user: nobody with no capabilities\n"),
+        !output.status.success()
+            && said.contains("as user: nobody with no capabilities, locked in by Landlock\n"),
         "{said}"
     );
     let line = "may not be written to (EACCES: Permission denied) and is only followed; run as root or as the user of";

@@ -167,7 +167,7 @@ fn reload_that_needs_other_rights_is_rejected() {
         ("proc_facts = false", "proc_facts: it decides whether"),
         (
             "remove_exited_after = \"1h\"",
-            "the PMDA has CAP_DAC_OVERRIDE, CAP_LEASE, CAP_SYS_PTRACE, and needs CAP_DAC_OVERRIDE, CAP_FOWNER",
+            "the PMDA has CAP_DAC_OVERRIDE, CAP_LEASE, and needs CAP_DAC_OVERRIDE, CAP_FOWNER",
         ),
     ] {
         home.set(settings);

@@ -210,13 +210,15 @@ fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
     first.push(Kind::TxBytes, 5);
     assert_eq!(pmcd.sent()["first"], 10);
 
-    let other = home.path("other");
-    std::fs::create_dir(&other).expect("made");
-    let mut second = RingWriter::create(&other.join("second"), Layout::V4, 64).expect("a ring");
+    let mut second = home.new_ring("second", 64);
     second.push(Kind::TxBytes, 3);
+    let owner = Some(65_534);
+    std::os::unix::fs::chown(home.ring("second"), owner, owner).expect("root");
     first.push(Kind::TxBytes, 1);
-    let good =
-        format!("[nixl]\ntelemetry_dir = {other:?}\ndrain_interval = \"20ms\"\nretain = \"0s\"\n");
+    let good = format!(
+        "[nixl]\ntelemetry_dir = {:?}\nowners = [65534]\ndrain_interval = \"20ms\"\nretain = \"0s\"\n",
+        home.rings()
+    );
     std::fs::write(&conf, good).expect("written");
     let taken = reload();
     assert!(taken.status.success(), "{}", text(&taken));

@@ -38,7 +38,6 @@ fn shared_home(settings: &str) -> (Home, RingWriter, RingWriter) {
 const DAC_OVERRIDE: u64 = 1 << 1;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const LEASE: u64 = 1 << 28;
-const SYS_PTRACE: u64 = 1 << 19;
 const FOWNER: u64 = 1 << 3;
 
 /// Result of [`rights`] for a process with these capabilities that can get no others.
@@ -48,7 +47,7 @@ fn kept(capabilities: u64) -> (String, String, String) {
 }
 
 #[test]
-fn daemon_as_another_user_keeps_three_capabilities_in_use() {
+fn daemon_as_another_user_keeps_two_capabilities_in_use() {
     needs_root();
     let (home, theirs, roots) = shared_home("user = \"nobody\"\nretain = \"1s\"");
     let pmcd = Pmcd::start(&home);
@@ -56,7 +55,7 @@ fn daemon_as_another_user_keeps_three_capabilities_in_use() {
     pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
     assert_eq!((theirs.pending(), roots.pending()), (0, 0));
     let log = pmcd.log();
-    let expected = "runs as user nobody with CAP_DAC_OVERRIDE, CAP_LEASE, CAP_SYS_PTRACE";
+    let expected = "runs as user nobody with CAP_DAC_OVERRIDE, CAP_LEASE, locked in by Landlock";
     assert!(log.contains(expected), "{log}");
     let pid = pmcd.pmda_pid();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
@@ -64,7 +63,7 @@ fn daemon_as_another_user_keeps_three_capabilities_in_use() {
         status.contains("Uid:\t65534\t65534\t65534\t65534"),
         "{status}"
     );
-    assert_eq!(rights(pid), kept(DAC_OVERRIDE | LEASE | SYS_PTRACE));
+    assert_eq!(rights(pid), kept(DAC_OVERRIDE | LEASE));
     let cache = pmcd.path("var/config/pmda/39.0");
     wait_for("the ids are saved", || {
         fs::read_to_string(&cache)
@@ -75,7 +74,7 @@ fn daemon_as_another_user_keeps_three_capabilities_in_use() {
     // LEASE: the daemon sees that agents of other users have exited.
     drop((theirs, roots));
     pmcd.becomes(&[]);
-    // SYS_PTRACE: the daemon sees that a process has the file open for reading only.
+    // The observer: the daemon sees that a process has the file open for reading only.
     let mut agent = Command::new(example("producer"))
         .arg("--dir")
         .arg(home.rings())
@@ -156,10 +155,7 @@ fn rings_of_other_users_are_removed_with_one_capability() {
         let pmcd = Pmcd::start(&home);
         pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
         let fowner = if right { FOWNER } else { 0 };
-        assert_eq!(
-            rights(pmcd.pmda_pid()),
-            kept(DAC_OVERRIDE | LEASE | SYS_PTRACE | fowner)
-        );
+        assert_eq!(rights(pmcd.pmda_pid()), kept(DAC_OVERRIDE | LEASE | fowner));
         drop((theirs, roots));
         if right {
             wait_for("the rings are removed", || {
@@ -198,10 +194,7 @@ fn observing_daemon_may_read_everything_and_write_nothing() {
     fs::set_permissions(home.ring("roots"), PermissionsExt::from_mode(0o600)).expect("ours");
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
-    assert_eq!(
-        rights(pmcd.pmda_pid()),
-        kept(DAC_READ_SEARCH | LEASE | SYS_PTRACE)
-    );
+    assert_eq!(rights(pmcd.pmda_pid()), kept(DAC_READ_SEARCH | LEASE));
     theirs.push(Kind::TxBytes, 10);
     roots.push(Kind::TxBytes, 20);
     pmcd.becomes(&[("roots", 22), ("theirs", 11)]);
@@ -225,11 +218,8 @@ fn observing_daemon_may_read_everything_and_write_nothing() {
 fn root_keeps_only_the_capabilities_that_it_uses() {
     needs_root();
     for (settings, more) in [
-        ("retain = \"0s\"", SYS_PTRACE),
-        (
-            "retain = \"0s\"\nremove_exited_after = \"0s\"",
-            SYS_PTRACE | FOWNER,
-        ),
+        ("retain = \"0s\"", 0),
+        ("retain = \"0s\"\nremove_exited_after = \"0s\"", FOWNER),
         ("retain = \"0s\"\nproc_facts = false", 0),
     ] {
         let (home, theirs, roots) = shared_home(settings);

@@ -17,6 +17,7 @@ use pmdanixl::procfs::process::ProcessId;
 use pmdanixl::procfs::process_dir::ProcessDir;
 use pmdanixl::procfs::process_scan::scanned::ScannedProcess;
 use pmdanixl::procfs::process_scan::{ProcessScan, ScanRequest};
+use pmdanixl::rights::privilege::of_reader;
 use pmdanixl::shm::LeaseKind;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -48,7 +49,8 @@ fn scan(files: &[FileFacts], inodes: &[u64]) -> ProcessScan {
         inodes: Some(all.chain(inodes.iter().copied()).collect()),
         ..ScanRequest::default()
     };
-    let mut observer = Observer::start(Path::new(support::PMDANIXL)).expect("it starts");
+    let mut observer =
+        Observer::start(Path::new(support::PMDANIXL), &of_reader()).expect("it starts");
     observer.send(&Request::Scan(request.clone()));
     let files = files.iter().map(|file| (file.id, *file)).collect();
     let mut scan = ProcessScan::of(files, request);

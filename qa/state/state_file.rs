@@ -287,7 +287,7 @@ fn recreates_in_full(what: &str, len: Option<u64>) {
     let shown = id(&pmcd);
     let state = pmcd.path("run/nixl/state");
     match len {
-        None => fs::remove_dir_all(state.parent().expect("a directory")).expect("there"),
+        None => fs::remove_file(state).expect("there"),
         Some(len) => {
             let file = fs::OpenOptions::new().write(true).open(state);
             file.and_then(|file| file.set_len(len)).expect("there");

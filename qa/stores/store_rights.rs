@@ -62,7 +62,6 @@ fn capabilities(pmcd: &Pmcd) -> u64 {
 const DAC_OVERRIDE: u64 = 1 << 1;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const LEASE: u64 = 1 << 28;
-const SYS_PTRACE: u64 = 1 << 19;
 
 #[test]
 fn daemon_as_another_user_reads_files_of_three_users() {
@@ -70,7 +69,7 @@ fn daemon_as_another_user_reads_files_of_three_users() {
     let pmcd = Pmcd::start(&home);
     let ring = [("ring-0", 1), ("ring-1001", 1002), ("ring-1002", 1003)];
     pmcd.becomes(&[&ring[..], &STORES[..]].concat());
-    assert_eq!(capabilities(&pmcd), DAC_OVERRIDE | LEASE | SYS_PTRACE);
+    assert_eq!(capabilities(&pmcd), DAC_OVERRIDE | LEASE);
     assert!(rings.iter().all(|ring| ring.pending() == 0), "drained");
     let shown = pmcd.shown(&["nixl.agent.user", "nixl.agent.source"]);
     assert_eq!(shown["nixl.agent.source"]["store-1001"], "store");
@@ -88,7 +87,7 @@ fn daemon_with_stores_only_may_write_nothing() {
     let (home, stores, _) = three_users("user = \"nobody\"", false);
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&STORES);
-    assert_eq!(capabilities(&pmcd), DAC_READ_SEARCH | LEASE | SYS_PTRACE);
+    assert_eq!(capabilities(&pmcd), DAC_READ_SEARCH | LEASE);
     wait_for("the pid of the agent is known", || {
         (pmcd.values("nixl.agent.pid").get("store-1001")? == &u64::from(std::process::id()))
             .then_some(())

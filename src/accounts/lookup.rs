@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! One question to the name services, by getent(1), which is killed if it does not answer in time.
+//! Questions to the name services, by getent(1), which is killed if it does not answer in time.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -11,9 +12,11 @@ use std::time::{Duration, Instant};
 
 /// Time for an answer. pmcd waits for five seconds for the daemon, and a configuration waits for three answers at most: of the user, of
 /// the owners, and of the user of the option -U.
-pub(super) const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// Time in which a killed process ends, unless the kernel holds it.
-pub(super) const END_TIME: Duration = Duration::from_millis(200);
+pub const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// Time in which a process ends after its output.
+const END_TIME: Duration = Duration::from_millis(200);
+/// Time for what is there already.
+const MOMENT: Duration = Duration::from_millis(1);
 /// Limit of an answer, in bytes.
 const MAX_ANSWER: usize = 1 << 20;
 /// Exit status of getent(1) if a key does not exist.
@@ -23,7 +26,7 @@ const KEY_MISSING: i32 = 2;
 pub const NOT_ANSWERED: &str = "the name services of this host have not answered";
 
 /// Why a look-up has no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum NotAnswered {
     /// The time is over.
     #[error("{NOT_ANSWERED} within {} s", ANSWER_TIME.as_secs())]
@@ -36,30 +39,45 @@ pub enum NotAnswered {
     },
 }
 
+/// A question to the name services: these keys in a database of nsswitch.conf(5).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Question {
+    /// Database.
+    pub database: String,
+    /// Keys. The answer has a line for each that exists.
+    pub keys: Vec<String>,
+}
+
+/// Answer of the name services: lines of the database.
+pub type Answer = Result<String, NotAnswered>;
+
+/// Asks questions, all at the same time, and waits for the answers until `deadline`.
+#[must_use]
+pub fn look_up(questions: &[Question], deadline: Instant) -> Vec<Answer> {
+    // All are started before the first one is waited for.
+    let started = questions.iter().map(|question| {
+        // After `--` a key is not taken for an option.
+        let mut command = Command::new("getent");
+        command
+            .args(["--", &question.database])
+            .args(&question.keys);
+        Lookup::start(&mut command)
+    });
+    let started: Vec<_> = started.collect();
+    let wait = |lookup: Result<Lookup, NotAnswered>| lookup?.wait(deadline);
+    started.into_iter().map(wait).collect()
+}
+
 /// A running getent(1).
 #[derive(Debug)]
-pub(super) struct Lookup {
+struct Lookup {
     child: Child,
     output: ChildStdout,
     text: Vec<u8>,
-    /// True once the output has ended.
-    has_ended: bool,
-    /// True once the process was killed.
-    is_killed: bool,
-    deadline: Instant,
 }
 
 impl Lookup {
-    /// Starts a look-up of these keys in a database of nsswitch.conf(5).
-    pub fn start(database: &str, keys: &[String], now: Instant) -> Result<Self, NotAnswered> {
-        // After `--` a key is not taken for an option.
-        Self::run(
-            Command::new("getent").args(["--", database]).args(keys),
-            now,
-        )
-    }
-
-    pub(super) fn run(command: &mut Command, now: Instant) -> Result<Self, NotAnswered> {
+    fn start(command: &mut Command) -> Result<Self, NotAnswered> {
         let failed = |err: io::Error| NotAnswered::Failed {
             why: format!("cannot be run: {err}"),
         };
@@ -75,58 +93,27 @@ impl Lookup {
             child,
             output,
             text: Vec::new(),
-            has_ended: false,
-            is_killed: false,
-            deadline: now + ANSWER_TIME,
         })
     }
 
-    /// Waits for the answer until the time for it is over.
-    pub fn wait(mut self) -> Result<String, NotAnswered> {
-        loop {
-            let now = Instant::now();
-            if let Some(answer) = self.poll(END_TIME, now) {
-                return answer;
-            }
-            if now >= self.deadline + END_TIME {
+    /// Waits for the answer until the deadline, and a moment more for one that has come long ago.
+    fn wait(mut self, deadline: Instant) -> Answer {
+        let mut left = deadline.saturating_duration_since(Instant::now());
+        while !self.read(left.max(MOMENT)) {
+            left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return Err(NotAnswered::InTime);
             }
         }
-    }
-
-    /// Waits for the answer for `wait` at most. Returns `None` while the process runs. Kills it if its time was over before.
-    pub fn poll(&mut self, wait: Duration, now: Instant) -> Option<Result<String, NotAnswered>> {
-        // It may have answered long ago, while this process did something else.
-        let answer = self.answer_within(Duration::ZERO);
-        if answer.is_some() {
-            return answer;
-        }
-        if now >= self.deadline && !self.is_killed {
-            self.is_killed = self.child.kill().is_ok();
-        }
-        self.answer_within(wait)
-    }
-
-    fn answer_within(&mut self, wait: Duration) -> Option<Result<String, NotAnswered>> {
-        let end = Instant::now() + wait;
+        // The process ends at the same moment as its output.
+        let end = Instant::now() + END_TIME;
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if !self.has_ended {
-                self.has_ended = self.read(left);
-            } else if !left.is_zero() {
-                // The process ends at the same moment as its output.
-                thread::sleep(Duration::from_millis(1));
-            }
-            if self.has_ended {
-                match self.child.try_wait() {
-                    Ok(None) => {}
-                    Ok(Some(status)) => return Some(self.answer(status.code())),
-                    // With SIGCHLD ignored, the kernel keeps no status.
-                    Err(_) => return Some(self.answer(Some(0))),
-                }
-            }
-            if left.is_zero() {
-                return None;
+            match self.child.try_wait() {
+                Ok(None) if Instant::now() < end => thread::sleep(Duration::from_millis(1)),
+                Ok(None) => return Err(NotAnswered::InTime),
+                Ok(Some(status)) => return self.answer(status.code()),
+                // With SIGCHLD ignored, the kernel keeps no status.
+                Err(_) => return self.answer(Some(0)),
             }
         }
     }
@@ -150,9 +137,8 @@ impl Lookup {
     }
 
     /// Returns the answer of a process with this exit status; `None`: a signal has ended it.
-    fn answer(&self, status: Option<i32>) -> Result<String, NotAnswered> {
+    fn answer(&self, status: Option<i32>) -> Answer {
         match status {
-            _ if self.is_killed => Err(NotAnswered::InTime),
             Some(0 | KEY_MISSING) => Ok(String::from_utf8_lossy(&self.text).into_owned()),
             _ => Err(NotAnswered::Failed {
                 why: status.map_or("was killed".into(), |status| {

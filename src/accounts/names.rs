@@ -2,7 +2,9 @@
 
 //! Names of users by their numbers, looked up in the background.
 
-use super::lookup::{ANSWER_TIME, END_TIME, Lookup};
+#[cfg(test)]
+use super::lookup::NotAnswered;
+use super::lookup::{Answer, Question};
 use super::{passwd_file, users};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -23,15 +25,15 @@ pub struct UserNames {
     known: HashMap<u32, (Option<String>, Instant)>,
     /// Users that are to be looked up.
     wanted: HashSet<u32>,
-    /// The look-up that runs, and its users.
-    running: Option<(Lookup, Vec<u32>)>,
-    /// When the next look-up may start, if the last one was not answered.
+    /// True while a question waits for its answer.
+    is_asking: bool,
+    /// When the next question may be asked, if the last one was not answered.
     pause_ends: Option<Instant>,
 }
 
 impl UserNames {
-    /// Begins to look up the users whose names are not known. Those in /etc/passwd are known at once.
-    pub fn request(&mut self, uids: impl IntoIterator<Item = u32>, now: Instant) {
+    /// Notes which names are needed. Those in /etc/passwd are known at once.
+    pub fn want(&mut self, uids: impl IntoIterator<Item = u32>, now: Instant) {
         let is_known = |uid: &u32| self.known.get(uid).is_some_and(|(_, end)| now < *end);
         let missing: HashSet<u32> = uids.into_iter().filter(|uid| !is_known(uid)).collect();
         if missing.is_empty() {
@@ -52,54 +54,50 @@ impl UserNames {
         let is_known = |uid: &u32| self.known.get(uid).is_some_and(|(_, end)| now < *end);
         self.wanted
             .extend(missing.into_iter().filter(|uid| !is_known(uid)));
-        self.start(now);
     }
 
-    /// Starts a look-up if one is wanted and may start. After one that was not answered, there is none for a while.
-    fn start(&mut self, now: Instant) {
-        if self.running.is_some() || self.wanted.is_empty() {
-            return;
-        }
+    /// Returns the next question, whose answer is then waited for. After one that was not answered, there is none for a while.
+    pub fn question(&mut self, now: Instant) -> Option<Question> {
         if self.pause_ends.is_some_and(|end| now < end) {
             self.wanted.clear();
-            return;
+        }
+        if self.is_asking || self.wanted.is_empty() {
+            return None;
         }
         let uids: Vec<u32> = self.wanted.iter().copied().take(MAX_USERS).collect();
         self.wanted.retain(|uid| !uids.contains(uid));
-        let keys: Vec<String> = uids.iter().map(u32::to_string).collect();
-        match Lookup::start("passwd", &keys, now) {
-            Ok(lookup) => self.running = Some((lookup, uids)),
-            Err(_) => self.fail(now),
+        self.is_asking = true;
+        Some(Question {
+            database: "passwd".into(),
+            keys: uids.iter().map(u32::to_string).collect(),
+        })
+    }
+
+    /// Takes over an answer.
+    pub fn note(&mut self, question: &Question, answer: &Answer, now: Instant) {
+        let Ok(text) = answer else {
+            return;
+        };
+        self.is_asking = false;
+        for uid in question.keys.iter().filter_map(|key| key.parse().ok()) {
+            let name = users(text).find(|user| user.uid == uid);
+            let name = name.map(|user| user.name.to_owned());
+            self.known.insert(uid, (name, now + NAME_AGE));
         }
     }
 
-    fn fail(&mut self, now: Instant) {
-        self.wanted.clear();
-        self.pause_ends = Some(now + PAUSE);
+    /// Notes that no answer has come in time.
+    pub fn end_question(&mut self, now: Instant) {
+        if std::mem::take(&mut self.is_asking) {
+            self.wanted.clear();
+            self.pause_ends = Some(now + PAUSE);
+        }
     }
 
-    /// Takes over answers, and waits for them for `wait` at most. Returns true if no look-up is running.
-    pub fn poll(&mut self, wait: Duration, now: Instant) -> bool {
-        let end = Instant::now() + wait;
-        while let Some((lookup, uids)) = &mut self.running {
-            let left = end.saturating_duration_since(Instant::now());
-            let Some(answer) = lookup.poll(left, now) else {
-                return false;
-            };
-            if let Ok(text) = &answer {
-                for uid in uids {
-                    let name = users(text).find(|user| user.uid == *uid);
-                    let name = name.map(|user| user.name.to_owned());
-                    self.known.insert(*uid, (name, now + NAME_AGE));
-                }
-            }
-            self.running = None;
-            match answer {
-                Ok(_) => self.start(now),
-                Err(_) => self.fail(now),
-            }
-        }
-        true
+    /// True while a question waits for its answer.
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
+        self.is_asking
     }
 
     /// Returns the name of a user, as far as it is known.
@@ -108,52 +106,56 @@ impl UserNames {
         let known = self.known.get(&uid).and_then(|(name, _)| name.clone());
         known.unwrap_or_else(|| uid.to_string())
     }
-
-    /// Looks a user up, and returns its name. Waits for the answer.
-    pub fn wait_for(&mut self, uid: u32) -> String {
-        let start = Instant::now();
-        self.request([uid], start);
-        // A process that the kernel holds does not end when it is killed.
-        while !self.poll(END_TIME, Instant::now()) && start.elapsed() < ANSWER_TIME + 2 * END_TIME {
-        }
-        self.get(uid)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
 
-    #[test]
-    fn user_without_a_name_shows_as_its_number() {
-        let mut names = UserNames::default();
-        assert_eq!(names.get(0), "0", "not looked up");
-        assert_eq!(names.wait_for(0), "root");
-        let number = u32::MAX - 1;
-        assert_eq!(names.wait_for(number), number.to_string());
-        let now = Instant::now();
-        // Both are known now.
-        names.request([0, number], now);
-        assert!(names.running.is_none() && names.wanted.is_empty());
-        names.request([number], now + 2 * NAME_AGE);
-        assert!(names.running.is_some());
+    fn question(uids: &[u32]) -> Question {
+        Question {
+            database: "passwd".into(),
+            keys: uids.iter().map(u32::to_string).collect(),
+        }
     }
 
     #[test]
-    fn look_up_without_an_answer_is_killed_and_followed_by_a_pause() {
-        let mut names = UserNames::default();
-        let (now, number) = (Instant::now(), u32::MAX - 1);
-        let lookup = Lookup::run(Command::new("sleep").arg("600"), now);
-        names.running = Some((lookup.expect("it starts"), vec![number]));
-        assert!(!names.poll(Duration::from_millis(10), now));
-        // Its time is over before it has answered.
-        let late = now + Duration::from_secs(10);
-        while !names.poll(Duration::from_millis(100), late) {}
-        names.request([number], late);
-        assert!(names.running.is_none());
+    fn user_without_a_name_shows_as_its_number() {
+        let (mut names, now) = (UserNames::default(), Instant::now());
+        assert_eq!(names.get(0), "0", "not looked up");
+        let number = u32::MAX - 1;
+        names.want([0, number], now);
+        assert_eq!(names.get(0), "root", "in /etc/passwd");
+        let asked = names.question(now).expect("one");
+        assert_eq!(asked, question(&[number]));
+        assert!(names.is_asking() && names.question(now).is_none());
+        names.note(&asked, &Ok(String::new()), now);
         assert_eq!(names.get(number), number.to_string());
-        names.request([number], late + PAUSE);
-        assert!(names.running.is_some());
+        names.note(
+            &question(&[7]),
+            &Ok("x:x:8:8::/:\ny:x:7:7::/:\n".into()),
+            now,
+        );
+        assert_eq!([names.get(7), names.get(8)], ["y", "8"]);
+        // All are known now.
+        names.want([0, 7, number], now);
+        assert_eq!(names.question(now), None);
+        names.want([number], now + 2 * NAME_AGE);
+        assert!(names.question(now + 2 * NAME_AGE).is_some());
+    }
+
+    #[test]
+    fn question_without_an_answer_is_followed_by_a_pause() {
+        let (mut names, now, number) = (UserNames::default(), Instant::now(), u32::MAX - 1);
+        names.want([number], now);
+        let asked = names.question(now).expect("one");
+        names.note(&asked, &Err(NotAnswered::InTime), now);
+        assert!(names.is_asking());
+        names.end_question(now);
+        names.want([number], now);
+        assert_eq!(names.question(now), None);
+        assert_eq!(names.get(number), number.to_string());
+        names.want([number], now + PAUSE);
+        assert_eq!(names.question(now + PAUSE), Some(asked));
     }
 }

@@ -37,7 +37,7 @@ pub fn describe(opened: &Opened, path: &Path, summary: &mut Summary, line: &mut 
     }
     let named = writers.iter().take(MAX_NAMED);
     let mut written = named.fold(String::new(), |text, writer| {
-        let user = summary.user_names.wait_for(writer.uid);
+        let user = summary.seen.names.get(writer.uid);
         let command = text::printable(&writer.command);
         let pid = writer.id.pid;
         format!("{text}, written by pid {pid} ({command}) user {user}")

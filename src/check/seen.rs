@@ -2,6 +2,7 @@
 
 //! `--check`: what the observer reads of other processes. All of it together has one deadline.
 
+use crate::accounts::names::UserNames;
 use crate::base::file::{FileFacts, FileId};
 use crate::config::Config;
 use crate::observer::client::Observer;
@@ -30,6 +31,8 @@ pub struct Seen {
     pub directories: HashMap<PathBuf, FileId>,
     /// Processes that block each reading.
     pub stalled: BTreeSet<u32>,
+    /// Names of the users of these processes.
+    pub names: UserNames,
 }
 
 impl Seen {
@@ -79,6 +82,15 @@ impl Seen {
         });
         let named: Vec<Subject> = named.flatten().collect();
         seen.ask(observer, &Request::Examine(named), Kind::Examination, end);
+        let users = seen.process_scan.processes().map(|process| process.uid);
+        let users = users.chain(seen.nixl.iter().map(|process| process.found.uid));
+        let users: BTreeSet<u32> = users.collect();
+        seen.names.want(users, Instant::now());
+        while let Some(question) = seen.names.question(Instant::now()) {
+            let request = Request::LookUp(Kind::Names, vec![question]);
+            seen.ask(observer, &request, Kind::Names, end);
+            seen.names.end_question(Instant::now());
+        }
         seen
     }
 
@@ -111,7 +123,12 @@ impl Seen {
             Response::Examined(Examination::Directory(Some(path), id)) => {
                 self.directories.insert(path, id);
             }
-            Response::Done(_, end) => {
+            Response::LookedUp(_, answers) => {
+                for (question, answer) in &answers {
+                    self.names.note(question, answer, Instant::now());
+                }
+            }
+            Response::Done(Kind::Scan | Kind::Examination, end) => {
                 self.stalled.extend(end.stalled);
                 self.process_scan.is_complete &= end.is_complete;
                 self.process_scan.has_unreadable |= end.has_unreadable;

@@ -23,7 +23,7 @@ use std::path::Path;
 /// # Errors
 /// If the output cannot be written.
 pub fn report(
-    summary: &mut Summary,
+    summary: &Summary,
     directories: &[Directory],
     out: &mut impl Write,
 ) -> io::Result<usize> {
@@ -34,7 +34,7 @@ pub fn report(
         writeln!(out, "processes that use NIXL, without telemetry here:")?;
     }
     for process in &silent {
-        let name = summary.user_names.wait_for(process.found.uid);
+        let name = summary.seen.names.get(process.found.uid);
         let reason = reason(process, seen, directories);
         writeln!(
             out,

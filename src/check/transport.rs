@@ -18,7 +18,7 @@ const RDMA_TRANSPORTS: [&str; 6] = ["all", "ib", "rc", "ud", "dc", "srd"];
 /// # Errors
 /// If the output cannot be written.
 pub fn report(
-    summary: &mut Summary,
+    summary: &Summary,
     config: &Config,
     host: &[String],
     out: &mut dyn Write,
@@ -52,7 +52,7 @@ pub fn report(
             "  pid {} ({}) user {}: NIXL {}, backends {}{of_host}{}",
             id.pid,
             process.command,
-            summary.user_names.wait_for(*uid),
+            summary.seen.names.get(*uid),
             process.version.as_deref().unwrap_or("of unknown version"),
             Vec::from_iter(libraries.backends.clone()).join(","),
             match is_excluded {

@@ -3,6 +3,8 @@
 //! Schedules process scans and applies their results: which process writes each file, and its labels.
 
 use super::Collector;
+use crate::accounts;
+use crate::accounts::lookup::Question;
 use crate::accounts::names::UserNames;
 use crate::agents::{Agent, AgentKey};
 use crate::base::clock::Now;
@@ -118,10 +120,16 @@ impl ProcessScans {
         self.result = Some((scan, now + NAME_PATIENCE));
     }
 
-    /// Returns the result of a scan when it has ended and the names of users are known. Waits for them for `wait` at most.
-    fn take_result(&mut self, wait: Duration, now: Instant) -> Option<ProcessScan> {
-        let are_known = self.user_names.poll(wait, now);
-        let result = self.result.take_if(|(_, end)| are_known || now >= *end);
+    /// True if the result of the last scan waits for names of users.
+    fn waits_for_names(&self, now: Instant) -> bool {
+        let ends = self.result.as_ref().map(|(_, end)| *end);
+        self.user_names.is_asking() && ends.is_some_and(|end| now < end)
+    }
+
+    /// Returns the result of a scan when it has ended and the names of users are known.
+    fn take_result(&mut self, now: Instant) -> Option<ProcessScan> {
+        let waits = self.waits_for_names(now);
+        let result = self.result.take_if(|_| !waits);
         result.map(|(result, _)| result)
     }
 
@@ -164,11 +172,13 @@ impl Collector {
         let left = || until.saturating_duration_since(Instant::now());
         loop {
             self.receive(left(), now);
-            if self.process_scans.running.is_none() || left().is_zero() {
+            let scans = &self.process_scans;
+            let is_done = scans.running.is_none() && !scans.waits_for_names(now);
+            if is_done || left().is_zero() {
                 break;
             }
         }
-        if let Some(process_scan) = self.process_scans.take_result(left(), now) {
+        if let Some(process_scan) = self.process_scans.take_result(now) {
             self.begin_application(process_scan);
         }
         self.continue_application(now, end);
@@ -176,7 +186,8 @@ impl Collector {
     }
 
     /// True if other processes are looked at.
-    pub(super) fn observes(&self) -> bool {
+    #[must_use]
+    pub fn observes(&self) -> bool {
         self.shared.config.proc_facts && self.observer.is_running()
     }
 
@@ -187,6 +198,21 @@ impl Collector {
                 Response::Pods(_) | Response::Scanned(_) | Response::Done(Kind::Scan, _) => {
                     self.process_scans.note(response, now);
                 }
+                Response::LookedUp(Kind::Names, answers) => {
+                    for (question, answer) in &answers {
+                        self.process_scans.user_names.note(question, answer, now);
+                    }
+                }
+                Response::Done(Kind::Names, _) => {
+                    self.process_scans.user_names.end_question(now);
+                    self.ask_for_names(now);
+                }
+                Response::LookedUp(_, answers) => {
+                    for (question, answer) in answers {
+                        accounts::note_answer(question, answer);
+                    }
+                }
+                Response::Done(Kind::Accounts, _) => self.is_looking_up = false,
                 response => {
                     let read = self.transports.apply(response, now);
                     self.read_processes.extend(read);
@@ -196,7 +222,29 @@ impl Collector {
         if !self.observer.is_running() {
             self.process_scans.stop();
             self.transports.end_scan();
+            self.is_looking_up = false;
         }
+    }
+
+    /// Has the next names of users looked up.
+    fn ask_for_names(&mut self, now: Instant) {
+        if let Some(question) = self.process_scans.user_names.question(now) {
+            self.observer
+                .send(&Request::LookUp(Kind::Names, vec![question]));
+        }
+    }
+
+    /// Begins to look up accounts of the configuration, if there is an observer. [`accounts::note_answer`] gets the answers.
+    pub fn look_up(&mut self, questions: Vec<Question>) {
+        self.is_looking_up = self.observes();
+        self.observer
+            .send(&Request::LookUp(Kind::Accounts, questions));
+    }
+
+    /// True until the accounts were looked up, as far as possible.
+    #[must_use]
+    pub fn is_looking_up(&self) -> bool {
+        self.is_looking_up
     }
 
     /// Returns the processes with a NIXL backend loaded that write to no attached file, as of the last scan. `None`: not all processes
@@ -235,7 +283,7 @@ impl Collector {
             scans.last_full = Some(now);
         }
         let owners = files.values().map(|facts| facts.uid);
-        scans.user_names.request(owners, now);
+        scans.user_names.want(owners, now);
         let request = ScanRequest {
             inodes: Some(inodes),
             with_facts: files.keys().map(|file| file.ino).collect(),
@@ -243,6 +291,7 @@ impl Collector {
         };
         self.observer.send(&Request::Scan(request.clone()));
         scans.running = Some(ProcessScan::of(files, request));
+        self.ask_for_names(now);
     }
 
     /// Applies the result of a process scan, except for what concerns single agents.

@@ -71,6 +71,12 @@ impl PcpConf {
         self.file("PCP_SYSCONF_DIR", "/etc/pcp", "nixl/nixl.conf")
     }
 
+    /// Returns the directory of the labels of this host, which libpcp_pmda reads for a client without pmcd.
+    #[must_use]
+    pub fn labels(&self) -> PathBuf {
+        self.file("PCP_SYSCONF_DIR", "/etc/pcp", "labels")
+    }
+
     /// Returns the path of the help text, without its suffix.
     #[must_use]
     pub fn help(&self) -> PathBuf {

@@ -7,6 +7,7 @@ use crate::observer::link::Link;
 use crate::observer::protocol::{Kind, Request, Response, Stalled};
 use crate::observer::workers::{MAX_WAITING, ending};
 use crate::rights::privilege;
+use caps::Capability;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -27,21 +28,20 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Starts a program with [`OPTION`], and with the capabilities of this process that reading other processes needs.
+    /// Starts a program with [`OPTION`], and with these capabilities, as far as this process has them.
     ///
     /// # Errors
     /// Those of fork(2), execve(2) and pipe(2).
-    pub fn start(program: &Path) -> io::Result<Self> {
+    pub fn start(program: &Path, kept: &[Capability]) -> io::Result<Self> {
         let mut command = Command::new(program);
         command
             .arg0("pmdanixl")
             .arg(OPTION)
             .current_dir("/")
-            .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
-        let link = Link::new(privilege::spawn_reader(&mut command)?)?;
+        let link = Link::new(privilege::spawn_with(kept, &mut command)?)?;
         Ok(Self { link: Some(link) })
     }
 
@@ -98,19 +98,29 @@ impl Observer {
     }
 }
 
+impl Drop for Observer {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.take() {
+            // It ends with its pipes.
+            link.close().wait(END_TIME);
+        }
+    }
+}
+
 /// Logs which process has stalled a worker.
 fn log_stalled(stalled: &Stalled) {
     let _about = log::about(stalled.uid);
     let waiting = stalled.waiting;
     let what = match stalled.kind {
         Kind::Sockets => "sockets",
-        Kind::Scan | Kind::Examination => "memory",
+        _ => "memory",
     };
     match &stalled.process {
         Some((process, group)) => tracing::warn!(
             "process {}: reading its {what} blocks, so it was given up after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped: they have no new labels, and no new values in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({waiting} readings wait; with {MAX_WAITING}, no other one begins)",
             process.pid
         ),
+        None if matches!(stalled.kind, Kind::Names | Kind::Accounts) => {}
         None => tracing::warn!(
             "pod_logs: reading this directory blocks, so it was given up after 10 s; repair its file system ({waiting} readings wait; with {MAX_WAITING}, no other one begins)"
         ),

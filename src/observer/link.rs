@@ -6,6 +6,8 @@ use crate::procfs::process;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, ErrorKind, Read, Write};
@@ -212,10 +214,14 @@ pub fn wait_for(read: &[BorrowedFd], written: &[BorrowedFd], time: Duration) -> 
 pub struct Closed(Child);
 
 impl Closed {
-    /// Kills the child. It ends as soon as it no longer waits for what stalls it.
+    /// Kills the child, and its children if it leads a process group. It ends as soon as it no longer waits for what stalls it.
     pub fn kill(&mut self) {
-        // Fails if it has ended.
-        let _ = self.0.kill();
+        let group = i32::try_from(self.0.id()).map(Pid::from_raw);
+        let killed = group.map(|group| killpg(group, Signal::SIGKILL));
+        if killed != Ok(Ok(())) {
+            // Fails if it has ended.
+            let _ = self.0.kill();
+        }
     }
 
     /// True until the child has ended.

@@ -2,6 +2,7 @@
 
 //! Messages, as lines of JSON: between the daemon and the observer, and between the observer and a worker.
 
+use crate::accounts::lookup::{Answer as NameAnswer, Question};
 use crate::base::any_path;
 use crate::observer::examination::{Examination, Subject};
 use crate::observer::group::Group;
@@ -25,6 +26,10 @@ pub enum Kind {
     Sockets,
     /// Examination, for `--check`.
     Examination,
+    /// Names of users.
+    Names,
+    /// Accounts of the configuration.
+    Accounts,
 }
 
 /// Request of the daemon.
@@ -36,6 +41,8 @@ pub enum Request {
     Sockets(Vec<SocketRequest>),
     /// Examine these processes and directories.
     Examine(Vec<Subject>),
+    /// Ask the name services, for names of users or for accounts.
+    LookUp(Kind, Vec<Question>),
 }
 
 /// Process whose sockets are to be read.
@@ -67,6 +74,8 @@ pub enum Response {
     Failed(ProcessId, String),
     /// What `--check` has asked for.
     Examined(Examination),
+    /// Answers of the name services.
+    LookedUp(Kind, Vec<(Question, NameAnswer)>),
     /// A reading has blocked for ten seconds.
     Stalled(Stalled),
     /// A worker has ended, or cannot be started.
@@ -93,7 +102,7 @@ pub struct End {
 pub struct Stalled {
     /// What was read.
     pub kind: Kind,
-    /// The process. `None`: a directory.
+    /// The process. `None`: a directory, or the name services.
     pub process: Option<(ProcessId, Group)>,
     /// Its user.
     pub uid: Option<u32>,
@@ -121,17 +130,19 @@ pub enum Order {
     Sockets(SocketRequest),
     /// What `--check` asks for.
     Examine(Subject),
+    /// Questions to the name services, which are asked at the same time.
+    LookUp(Kind, Vec<Question>),
 }
 
 impl Order {
-    /// Process that is read. `None`: a directory, or it has ended.
+    /// Process that is read. `None`: it has ended, or something else is read.
     #[must_use]
     pub fn process(&self) -> Option<ProcessId> {
         match self {
             Self::Scan(pid) => ProcessId::of(*pid).ok(),
             Self::Sockets(request) => Some(request.id),
             Self::Examine(subject) => subject.process(),
-            Self::Pods(_) => None,
+            Self::Pods(_) | Self::LookUp(..) => None,
         }
     }
 
@@ -158,6 +169,8 @@ pub enum Answer {
     Sockets(OpenFiles, Option<String>),
     /// What `--check` has asked for.
     Examined(Examination),
+    /// Answers of the name services.
+    LookedUp(Vec<NameAnswer>),
     /// Nothing was read.
     Unread(Unread),
 }

@@ -36,6 +36,15 @@ const REAP_PERIOD: Duration = Duration::from_secs(1);
 /// Longest time without a look at anything.
 const LONG: Duration = Duration::from_secs(3600);
 
+/// All kinds of requests, in the order of their numbers.
+const KINDS: [Kind; 5] = [
+    Kind::Scan,
+    Kind::Sockets,
+    Kind::Examination,
+    Kind::Names,
+    Kind::Accounts,
+];
+
 /// A worker that reads something.
 #[derive(Debug)]
 struct Reading {
@@ -53,7 +62,7 @@ struct Reading {
 #[derive(Debug)]
 pub struct Supervisor {
     workers: Workers,
-    jobs: [Job; 3],
+    jobs: [Job; KINDS.len()],
     /// What is being read, at most one of each job.
     readings: Vec<Reading>,
     /// What has not been answered in time.
@@ -74,6 +83,16 @@ pub fn run(
     mut responses: impl Write,
 ) -> io::Result<()> {
     let mut supervisor = Supervisor::new(program);
+    let served = serve(&mut supervisor, &mut requests, &mut responses);
+    supervisor.kill_workers(Instant::now());
+    served
+}
+
+fn serve(
+    supervisor: &mut Supervisor,
+    requests: &mut (impl Read + AsFd),
+    responses: &mut impl Write,
+) -> io::Result<()> {
     let mut received = Received::default();
     loop {
         let mut messages = Vec::new();
@@ -101,7 +120,7 @@ impl Supervisor {
     pub fn new(program: PathBuf) -> Self {
         Self {
             workers: Workers::new(program),
-            jobs: [false, true, false].map(Job::new),
+            jobs: KINDS.map(|kind| Job::new(kind == Kind::Sockets)),
             readings: Vec::new(),
             aside: Vec::new(),
             sought: (ScanRequest::default(), 0),
@@ -142,6 +161,15 @@ impl Supervisor {
                 };
                 (Kind::Examination, subjects.into_iter().map(turn).collect())
             }
+            Request::LookUp(kind, questions) => {
+                let turn = Turn {
+                    pid: 0,
+                    uid: 0,
+                    rank: 0,
+                    order: Order::LookUp(kind, questions),
+                };
+                (kind, vec![turn])
+            }
         };
         let is_init_there = turns.iter().any(|turn| turn.pid == INIT_PID);
         let job = self.job(kind);
@@ -159,7 +187,7 @@ impl Supervisor {
         for reading in std::mem::take(&mut self.readings) {
             self.poll_reading(reading, false, now);
         }
-        for kind in [Kind::Scan, Kind::Sockets, Kind::Examination] {
+        for kind in KINDS {
             if !self.readings.iter().any(|reading| reading.kind == kind) {
                 self.read_next(kind, now);
             }
@@ -232,6 +260,14 @@ impl Supervisor {
     fn fail(&mut self, worker: Option<Worker>, err: &io::Error, now: Instant) {
         let why = self.workers.fail(worker, err, now);
         self.responses.push(Response::WorkerFailed(why));
+    }
+
+    fn kill_workers(&mut self, now: Instant) {
+        let readings = std::mem::take(&mut self.readings);
+        for reading in readings.into_iter().chain(std::mem::take(&mut self.aside)) {
+            self.workers.kill(reading.worker, None, None, now);
+        }
+        self.workers.kill_idle(now);
     }
 
     /// Orders the next process of a request, or ends the request.
@@ -319,6 +355,10 @@ impl Supervisor {
                 Response::Sockets(SocketReading { version, ..added })
             }
             (Answer::Examined(examination), _) => Response::Examined(examination),
+            (Answer::LookedUp(answers), Order::LookUp(kind, questions)) => {
+                let questions = questions.iter().cloned();
+                Response::LookedUp(*kind, questions.zip(answers).collect())
+            }
             (Answer::Unread(why), Order::Scan(pid)) => {
                 // A process that may not be read may have anything mapped. The host's init process is not an agent, and some kernels
                 // deny access to it.

@@ -6,6 +6,7 @@
 //! keep that lock busy for ever, with a FUSE file system that does not answer or with userfaultfd(2). Reading a socket waits for its lock
 //! without regard to signals (`__lock_sock` of Linux's net/core/sock.c). Whoever waits there keeps its locks and files for as long.
 
+use crate::accounts::lookup::{self, ANSWER_TIME};
 use crate::base::file::list_names_at;
 use crate::observer::examination;
 use crate::observer::group::Group;
@@ -21,6 +22,7 @@ use nix::unistd::close;
 use std::io::{self, BufRead, ErrorKind, Write};
 use std::os::fd::RawFd;
 use std::path::Path;
+use std::time::Instant;
 
 /// Closes all descriptors except standard input, output and error: those that pmcd has left open in the daemon. A process that cannot end
 /// would keep them open.
@@ -83,6 +85,10 @@ fn read(
         Order::Pods(logs) => Ok(Answer::Pods(Pods::read(logs))),
         Order::Scan(pid) => ScannedProcess::read(*pid, sought, may_read).map(Answer::Scanned),
         Order::Sockets(request) => read_sockets(request, may_read),
+        Order::LookUp(_, questions) => {
+            let answers = lookup::look_up(questions, Instant::now() + ANSWER_TIME);
+            Ok(Answer::LookedUp(answers))
+        }
         Order::Examine(subject) => examination::read(subject, may_read),
     };
     answer.unwrap_or_else(|err| {

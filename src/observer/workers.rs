@@ -82,7 +82,8 @@ impl Workers {
             .arg0("pmdanixl")
             .arg(OPTION)
             .current_dir("/")
-            .env_clear()
+            // With getent(1), which it starts.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -96,6 +97,13 @@ impl Workers {
         match self.idle {
             None => self.idle = Some(worker),
             Some(_) => self.kill(worker, None, None, now),
+        }
+    }
+
+    /// Kills the idle worker.
+    pub fn kill_idle(&mut self, now: Instant) {
+        if let Some(worker) = self.idle.take() {
+            self.kill(worker, None, None, now);
         }
     }
 

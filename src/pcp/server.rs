@@ -23,7 +23,6 @@ use crate::rights::privilege::{self, NotAllowed};
 use nix::unistd::getuid;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 mod domain;
@@ -37,8 +36,8 @@ pub use pmstore::{PmStoreError, PmStoreRequest};
 use state_file::Phase;
 pub use transports::PeerKey;
 
-/// Function that reads the configuration, also in another thread.
-pub type ReadConfig = Arc<dyn Fn() -> Result<LoadedConfig, ConfigError> + Send + Sync>;
+/// Function that reads the configuration.
+pub type ReadConfig = Box<dyn Fn() -> Result<LoadedConfig, ConfigError>>;
 /// Function that opens the state file, becomes the configured user, starts the observer and gives up all other rights. This cannot be
 /// undone.
 pub type EnterAccount = Box<dyn Fn(&Config) -> Result<Entered, NotAllowed>>;

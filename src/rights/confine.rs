@@ -2,14 +2,18 @@
 
 //! Locks the process into the directories that it works in (landlock(7)), for good.
 //!
-//! Only with `proc_facts` off: a process in a Landlock domain cannot read /proc/PID/maps of other processes.
+//! Neither it nor a process that it starts can then read /proc/PID/maps of other processes. So the observer is started before.
 
 use crate::config::{Config, DirectoryPattern};
 use crate::discovery::directory;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetError, RulesetStatus, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, RulesetStatus,
 };
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, fstat};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Newest rules of Landlock that this build uses. An older kernel enforces those that it has.
@@ -23,6 +27,9 @@ const LOOKED_UP: [&str; 5] = [
     "/etc/localtime",
     "/usr/share/zoneinfo",
 ];
+
+/// Directories that are not made again while the host runs.
+const PERMANENT: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// Directories that the daemon needs beside the telemetry directories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,11 +75,27 @@ fn ring_access(config: &Config) -> BitFlags<AccessFs> {
     }
 }
 
+/// Why the process is not locked in.
+#[derive(Debug, thiserror::Error)]
+pub enum NotConfined {
+    /// The kernel has Landlock, but rejects the rules.
+    #[error("{0}")]
+    Rules(#[from] RulesetError),
+    /// Without a rule for it, a directory could not be used any more.
+    #[error("{}: {why}", path.display())]
+    Path {
+        /// Directory.
+        path: PathBuf,
+        /// Why it cannot be opened.
+        why: Errno,
+    },
+}
+
 /// Locks the process into its directories for good. Returns a text that says how far the kernel enforces that.
 ///
 /// # Errors
-/// The kernel has Landlock, but rejects the rules.
-pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> {
+/// There is no rule for a directory, or the kernel rejects the rules. Then the process is not locked in.
+pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, NotConfined> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let change =
         read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
@@ -104,8 +127,18 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> 
         .handle_access(AccessNet::from_all(RULES))?
         .create()?;
     for (path, access) in allowed {
-        // A missing path gets no rule.
-        rules = rules.add_rules(path_beneath_rules([path], access))?;
+        let file = match open(&path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()) {
+            Ok(file) => file,
+            // A missing path gets no rule.
+            Err(Errno::ENOENT | Errno::ENOTDIR) => continue,
+            Err(why) => return Err(NotConfined::Path { path, why }),
+        };
+        let stat = fstat(&file).map_err(|why| NotConfined::Path { path, why })?;
+        let access = match stat.st_mode & libc::S_IFMT == libc::S_IFDIR {
+            true => access,
+            false => access & AccessFs::from_file(RULES),
+        };
+        rules = rules.add_rule(PathBeneath::new(file, access))?;
     }
     Ok(match rules.restrict_self()?.ruleset {
         RulesetStatus::NotEnforced => {
@@ -118,13 +151,37 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> 
     })
 }
 
-/// Returns the directory that has a telemetry directory or will have it: the part of a pattern before the first wildcard or, if that
-/// is missing, its parent. `None`: both are missing, or it is the root directory, which would allow everything.
+/// Returns the directory that is allowed for a pattern: one that stays, since a rule is lost with its directory, and the directory of a
+/// pattern may be made again. Of a pattern with a wildcard it is the part before that, of any other the mount point of its file system
+/// or, where that is the root directory, what has it. Of a missing directory it is the one above it. `None`: both are missing, or it is
+/// the root directory, which would allow everything.
 fn reach(pattern: &DirectoryPattern) -> Option<PathBuf> {
     let prefix = directory::prefix(pattern);
     let paths = [Some(prefix.as_path()), prefix.parent()];
-    let there = paths.into_iter().flatten().find(|path| path.is_dir())?;
+    let mut there = paths.into_iter().flatten().find(|path| path.is_dir())?;
+    let is_made_again = there == prefix
+        && there == Path::new(&pattern.path)
+        && !PERMANENT
+            .iter()
+            .any(|permanent| there == Path::new(permanent));
+    if is_made_again {
+        let mount_point = mount_point(there)?;
+        let above = there.parent().filter(|above| *above != Path::new("/"));
+        there = match mount_point == Path::new("/") {
+            true => above.unwrap_or(there),
+            false => mount_point,
+        };
+    }
     (there != Path::new("/")).then(|| there.to_owned())
+}
+
+/// Returns the directory that the file system of a directory is mounted on.
+fn mount_point(directory: &Path) -> Option<&Path> {
+    let device = |path: &Path| Some(path.metadata().ok()?.dev());
+    let own = device(directory)?;
+    { directory.ancestors() }
+        .take_while(|path| device(path) == Some(own))
+        .last()
 }
 
 #[cfg(test)]
@@ -132,16 +189,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_reaches_from_its_first_wildcard_and_a_missing_directory_from_above_it() {
+    fn rule_is_for_a_directory_that_stays() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |path: &str| reach(&DirectoryPattern::of(dir.path().join(path)));
         std::fs::create_dir_all(dir.path().join("pods/a")).expect("made");
         let there = |path: &str| Some(dir.path().join(path));
         assert_eq!(at("pods/*/nixl"), there("pods"));
-        assert_eq!(at("pods/a"), there("pods/a"));
-        assert_eq!(at("pods/b"), there("pods"));
+        let top = mount_point(dir.path()).expect("there").to_owned();
+        let named = match top == Path::new("/") {
+            true => there("pods"),
+            false => Some(top),
+        };
+        assert_eq!(at("pods/a"), named);
+        assert_eq!(at("pods/b"), there("pods"), "it may be made");
         assert_eq!(at("pods/b/nixl"), None);
-        assert_eq!(at("/no-such-directory"), None, "not all of /");
-        assert_eq!(at("/*/nixl"), None, "not all of /");
+        let of = |path: &str| reach(&DirectoryPattern::of(path));
+        assert_eq!(of("/var/tmp"), Some("/var/tmp".into()));
+        assert_eq!(of("/no-such-directory"), None, "not all of /");
+        assert_eq!(of("/*/nixl"), None, "not all of /");
+        assert_eq!(
+            mount_point(Path::new("/proc/self/fd")),
+            Some(Path::new("/proc"))
+        );
     }
 }

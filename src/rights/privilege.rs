@@ -100,7 +100,8 @@ fn raise() -> CapsHashSet {
 
 /// Returns the capabilities that reading other users' processes needs: SYS_PTRACE for their mappings and sockets (pidfd_getfd(2)),
 /// DAC_READ_SEARCH for their files. Containers have DAC_OVERRIDE instead, which is more.
-fn of_reader() -> [Capability; 2] {
+#[must_use]
+pub fn of_reader() -> [Capability; 2] {
     let read = Capability::CAP_DAC_READ_SEARCH;
     let files = match permitted().contains(&read) {
         true => read,
@@ -109,20 +110,35 @@ fn of_reader() -> [Capability; 2] {
     [Capability::CAP_SYS_PTRACE, files]
 }
 
+/// Returns the capabilities of the observer: those of [`of_reader`] that this process has, if the configuration needs them.
+#[must_use]
+pub fn of_observer(config: &Config) -> Vec<Capability> {
+    let permitted = permitted();
+    let mut kept = Vec::from(of_reader());
+    kept.retain(|cap| reads_others(getuid().as_raw(), config) && permitted.contains(cap));
+    kept
+}
+
+/// True if an observer with these capabilities cannot read all processes that the configuration asks for.
+#[must_use]
+pub fn lacks_ptrace(config: &Config, kept: &[Capability]) -> bool {
+    reads_others(getuid().as_raw(), config) && !kept.contains(&Capability::CAP_SYS_PTRACE)
+}
+
 /// Returns the capabilities that the process may put into effect.
 #[must_use]
 pub fn permitted() -> CapsHashSet {
     caps::read(None, CapSet::Permitted).unwrap_or_default()
 }
 
-/// Starts a program with the capabilities of this process that reading other processes needs.
+/// Starts a program with these capabilities, as far as this process has them.
 ///
 /// # Errors
 /// Those of fork(2) and execve(2).
-pub fn spawn_reader(command: &mut Command) -> std::io::Result<Child> {
+pub fn spawn_with(kept: &[Capability], command: &mut Command) -> std::io::Result<Child> {
     // Capabilities are those of a thread.
     let spawn = || {
-        pass_on();
+        pass_on(kept);
         command.spawn()
     };
     thread::scope(|scope| {
@@ -147,14 +163,14 @@ pub fn limit_worker() -> Result<(), Errno> {
 /// The kernel does not allow it.
 pub fn limit_observer() -> Result<(), Errno> {
     limit_worker()?;
-    pass_on();
+    pass_on(&of_reader());
     Ok(())
 }
 
-/// Lets each program that this thread starts have the capabilities that reading other processes needs. A program has the ambient ones
-/// of its thread, even if it is not root's (capabilities(7)).
-fn pass_on() {
-    for cap in of_reader() {
+/// Lets each program that this thread starts have these capabilities. A program has the ambient ones of its thread, even if it is not
+/// root's (capabilities(7)).
+fn pass_on(kept: &[Capability]) {
+    for &cap in kept {
         // Fails without the capability.
         let _ = caps::raise(None, CapSet::Inheritable, cap)
             .and_then(|()| caps::raise(None, CapSet::Ambient, cap));
@@ -176,27 +192,30 @@ fn keep_only(effective: &[Capability], kept: &[Capability]) -> Result<(), Errno>
 }
 
 /// Returns the capabilities that the work needs (capabilities(7)): DAC_OVERRIDE to open another user's ring for writing,
-/// DAC_READ_SEARCH to open it for reading, LEASE to find out whether another process has it open, SYS_PTRACE to read the mappings of
-/// other users' processes, FOWNER to remove another user's file from a directory like /tmp. Root needs DAC_OVERRIDE also to write to
+/// DAC_READ_SEARCH to open it for reading, LEASE to find out whether another process has it open, FOWNER to remove another user's file from a directory like /tmp. Root needs DAC_OVERRIDE also to write to
 /// PCP's directories, which belong to PCP's user.
 pub(super) fn needed(uid: u32, config: &Config) -> Vec<Capability> {
-    let is_root = Uid::from_raw(uid).is_root();
-    let owners = config.owners.as_ref();
-    if !is_root && owners.is_some_and(|owners| owners.iter().all(|&owner| owner == uid)) {
+    if !reads_others(uid, config) {
         return Vec::new();
     }
+    let is_root = Uid::from_raw(uid).is_root();
     let writes = match is_root || drains(config) {
         true => Capability::CAP_DAC_OVERRIDE,
         false => Capability::CAP_DAC_READ_SEARCH,
     };
     let mut needed = vec![writes, Capability::CAP_LEASE];
-    if config.proc_facts {
-        needed.push(Capability::CAP_SYS_PTRACE);
-    }
     if removes(config) {
         needed.push(Capability::CAP_FOWNER);
     }
     needed
+}
+
+/// True if files or processes of other users than that of the process are read.
+#[must_use]
+pub fn reads_others(uid: u32, config: &Config) -> bool {
+    let is_root = Uid::from_raw(uid).is_root();
+    let owners = config.owners.as_ref();
+    is_root || owners.is_none_or(|owners| owners.iter().any(|&owner| owner != uid))
 }
 
 /// True if there may be rings to write to. Stores are only read.
@@ -220,7 +239,7 @@ pub fn in_force() -> String {
 }
 
 /// Returns the names of capabilities as a text.
-pub(super) fn names(capabilities: impl IntoIterator<Item = Capability>) -> String {
+pub fn names(capabilities: impl IntoIterator<Item = Capability>) -> String {
     let mut names: Vec<String> = { capabilities.into_iter() }
         .map(|capability| capability.to_string())
         .collect();
@@ -270,25 +289,21 @@ mod tests {
     #[test]
     fn each_right_that_is_kept_is_one_that_the_configuration_needs() {
         let hour = Some(Duration::from_secs(3600));
-        assert_eq!(needs(|_| ()), "DAC_OVERRIDE LEASE SYS_PTRACE");
-        assert_eq!(
-            needs(|config| config.proc_facts = false),
-            "DAC_OVERRIDE LEASE"
-        );
+        assert_eq!(needs(|_| ()), "DAC_OVERRIDE LEASE");
         assert_eq!(
             needs(|config| config.remove_exited_after = hour),
-            "DAC_OVERRIDE LEASE SYS_PTRACE FOWNER"
+            "DAC_OVERRIDE LEASE FOWNER"
         );
         assert_eq!(
             needs(|config| (config.observe, config.remove_exited_after) = (true, hour)),
-            "DAC_READ_SEARCH LEASE SYS_PTRACE"
+            "DAC_READ_SEARCH LEASE"
         );
         let only_stores = |config: &mut Config| config.telemetry_dir.clear();
-        assert_eq!(needs(only_stores), "DAC_READ_SEARCH LEASE SYS_PTRACE");
+        assert_eq!(needs(only_stores), "DAC_READ_SEARCH LEASE");
         assert_eq!(needs(|config| config.owners = Some(vec![4242])), "");
         assert_eq!(
             needs(|config| config.owners = Some(vec![4242, 0])),
-            "DAC_OVERRIDE LEASE SYS_PTRACE"
+            "DAC_OVERRIDE LEASE"
         );
     }
 }

@@ -28,6 +28,7 @@ use pmdanixl::ids::Ids;
 use pmdanixl::journal::{Journal, StateContents};
 use pmdanixl::observer::client::Observer;
 use pmdanixl::rights::Rights;
+use pmdanixl::rights::privilege::of_reader;
 use pmdanixl::shm::guard_against_sigbus;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -253,14 +254,15 @@ impl Core {
 
     /// Starts a daemon with the state file of the last one.
     pub fn start(&mut self) {
-        let (journal, found) = self.journal();
-        assert_eq!(found.rejection, None);
         let config = self.config();
-        let mut agents = Collector::new(&config);
         // Examples have no such program, and need none.
         let program = option_env!("CARGO_BIN_EXE_pmdanixl").filter(|_| config.proc_facts);
-        if let Some(program) = program {
-            let observer = Observer::start(Path::new(program));
+        // Before the state file is locked: until it has closed its descriptors, a new process has the lock, too.
+        let observer = program.map(|program| Observer::start(Path::new(program), &of_reader()));
+        let (journal, found) = self.journal();
+        assert_eq!(found.rejection, None);
+        let mut agents = Collector::new(&config);
+        if let Some(observer) = observer {
             agents.set_observer(observer.expect("it starts"));
         }
         // A new state file begins at the time of the test clock, not of the machine's clock.

@@ -73,10 +73,14 @@ fn serve(supervisor: &mut Supervisor, now: Instant) -> (Vec<u32>, usize) {
     (ended, failed.count())
 }
 
-/// Polls until a worker reads something. It does not answer before it was polled again.
-fn poll_until_read(supervisor: &mut Supervisor, now: Instant) {
-    while supervisor.readings.is_empty() {
-        assert_eq!(supervisor.poll(now), []);
+/// Polls until a worker reads something, and so many workers have begun. None answers before it was polled again.
+fn poll_until_read(supervisor: &mut Supervisor, directory: &Path, count: usize, now: Instant) {
+    let has_begun = |number| directory.join(format!("ran{number}")).exists();
+    while supervisor.readings.is_empty() || !(0..count).all(has_begun) {
+        if supervisor.readings.is_empty() {
+            assert_eq!(supervisor.poll(now), []);
+        }
+        std::thread::yield_now();
     }
 }
 
@@ -158,7 +162,7 @@ fn worker_that_does_not_answer_delays_others_by_a_second_and_is_killed_after_ten
     let start = Instant::now();
     let all = [process(1), process(2), process(3)];
     begin(&mut supervisor, &all, start);
-    poll_until_read(&mut supervisor, start);
+    poll_until_read(&mut supervisor, directory.path(), 1, start);
     let early = start + PATIENCE - Duration::from_millis(1);
     assert_eq!(supervisor.poll(early), []);
     assert_eq!(supervisor.aside.len(), 0);
@@ -204,7 +208,7 @@ fn late_answer_is_passed_on() {
     let mut supervisor = supervisor(directory.path(), &[&first]);
     let start = Instant::now();
     begin(&mut supervisor, &[process(1), process(2)], start);
-    poll_until_read(&mut supervisor, start);
+    poll_until_read(&mut supervisor, directory.path(), 1, start);
     let aside = start + PATIENCE;
     assert_eq!(serve(&mut supervisor, aside), (vec![2], 0));
     std::fs::write(directory.path().join("go"), "").expect("written");
@@ -242,7 +246,7 @@ fn stopped_worker_is_blamed_on_no_process() {
     let mut supervisor = supervisor(directory.path(), &["kill -STOP $$"]);
     let start = Instant::now();
     begin(&mut supervisor, &[process(1), process(2)], start);
-    poll_until_read(&mut supervisor, start);
+    poll_until_read(&mut supervisor, directory.path(), 1, start);
     while !supervisor.readings[0].worker.link.is_stopped() {
         std::thread::yield_now();
     }
@@ -284,18 +288,14 @@ fn with_8_workers_that_wait_no_other_one_is_started() {
     let mut now = Instant::now();
     let all: Vec<_> = (1..10).map(process).collect();
     begin(&mut supervisor, &all, now);
-    for _ in 0..MAX_WAITING {
-        poll_until_read(&mut supervisor, now);
+    for count in 1..=MAX_WAITING {
+        poll_until_read(&mut supervisor, directory.path(), count, now);
         now += PATIENCE;
         assert_eq!(supervisor.poll(now), []);
     }
     assert_eq!(supervisor.aside.len(), MAX_WAITING);
     assert_eq!(supervisor.poll(now), []);
     assert_eq!(supervisor.readings.len(), 0, "one process is left");
-    let is_first = |number| directory.path().join(format!("ran{number}")).exists();
-    while !(0..MAX_WAITING).all(is_first) {
-        std::thread::yield_now();
-    }
     supervisor
         .workers
         .kill(supervisor.aside.remove(0).worker, None, None, now);

@@ -5,19 +5,20 @@
 
 use super::state_file::Phase;
 use super::{PmStoreError, Server, since_epoch};
+use crate::accounts;
 use crate::config::LoadedConfig;
 use crate::config::loader::NO_CONFIGURATION;
 use crate::error::ConfigError;
 use crate::pcp::work::{Allowance, FETCH};
 use std::error::Error;
-use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Time after which a configuration with users that the name services did not answer for is read again.
 const READ_AGAIN: Duration = Duration::from_secs(10);
-/// Time between two ticks, at most, while another thread reads the configuration.
+/// Time in which users are looked up. pmcd waits for five seconds.
+const LOOK_UP_TIME: Duration = Duration::from_secs(4);
+/// Time between two ticks, at most, while users are looked up.
 const WAIT: Duration = Duration::from_millis(5);
 
 impl Server {
@@ -53,26 +54,29 @@ impl Server {
         Ok(())
     }
 
-    /// Reads the configuration. A look-up of its users may take seconds, in which rings fill up, so that they are drained meanwhile.
+    /// Reads the configuration. The observer looks up its users, which may take seconds, in which rings fill up, so that they are drained
+    /// meanwhile.
     fn read(&mut self) -> Result<LoadedConfig, ConfigError> {
-        let read = Arc::clone(&self.read_config);
-        // There is nothing to drain, and a thread could block setuid(2).
-        if !self.is_serving() {
-            return read();
+        let end = Instant::now() + LOOK_UP_TIME;
+        if self.collector.observes() {
+            accounts::defer();
         }
-        let reader = thread::Builder::new().name("configuration".into());
-        let Ok(reader) = reader.spawn(move || read()) else {
-            return (self.read_config)();
-        };
-        while !reader.is_finished() {
-            thread::sleep(WAIT);
-            match self.has_work() {
-                true => self.continue_tick(),
-                false => self.tick(),
+        loop {
+            let loaded = (self.read_config)();
+            let questions = accounts::questions();
+            let is_last = questions.is_empty() || Instant::now() >= end;
+            if is_last || !self.collector.observes() {
+                return loaded;
+            }
+            self.collector.look_up(questions);
+            while self.collector.is_looking_up() && Instant::now() < end {
+                thread::sleep(WAIT);
+                match self.has_work() {
+                    true => self.continue_tick(),
+                    false => self.tick(),
+                }
             }
         }
-        // A panic goes on in this thread.
-        reader.join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Reads the configuration again if it is time. There was no valid one yet, since name services did not answer.
