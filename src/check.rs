@@ -18,6 +18,7 @@ use crate::rights;
 use crate::rights::confine::OwnPaths;
 use crate::ring::layout::Layout;
 use crate::store;
+use nix::errno::Errno;
 use nix::unistd::geteuid;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -208,7 +209,12 @@ fn scan(
     out: &mut dyn Write,
 ) -> io::Result<Vec<Directory>> {
     let config = &room.limit(config);
-    let found: Vec<_> = Expansion::new(config.clone()).flatten().collect();
+    let mut expansion = Expansion::new(config.clone());
+    let found: Vec<_> = expansion.by_ref().flatten().collect();
+    for path in &expansion.served {
+        let (path, why) = (text::printable(path), directory::open_error(Errno::EREMOTE));
+        writeln!(out, "note: {path} is not scanned: {why}")?;
+    }
     for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
         let is_its = |path: &Path| directory::is_configured(slice::from_ref(pattern), path);
         if !found.iter().any(|(directory, _)| is_its(&directory.path)) {

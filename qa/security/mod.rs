@@ -15,4 +15,6 @@ mod hostile_files;
 #[cfg(feature = "pcp")]
 mod many_files;
 #[cfg(feature = "pcp")]
+mod mounts;
+#[cfg(feature = "pcp")]
 mod other_users;

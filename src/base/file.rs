@@ -3,8 +3,9 @@
 //! Identity of a file, and what stat(2) and readdir(3) return for it.
 
 use nix::dir::Dir;
-use nix::fcntl::{AtFlags, OFlag};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::sys::statfs::{FsType, fstatfs};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -82,12 +83,28 @@ impl FileFacts {
     }
 }
 
+/// Opens a name in an open directory. A symbolic link is not followed, and neither is a mount: a user may have mounted a file system
+/// there that does not answer.
+///
+/// # Errors
+/// Any of openat2(2); EXDEV at a mount.
+pub fn open_entry(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
+    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let how = OpenHow::new().flags(flags);
+    match openat2(directory, name, how.resolve(ResolveFlag::RESOLVE_NO_XDEV)) {
+        // Before Linux 5.6, or where a filter of system calls does not know it.
+        Err(Errno::ENOSYS | Errno::EPERM) => openat(directory, name, flags, Mode::empty()),
+        opened => opened,
+    }
+}
+
 /// Returns the facts of a name in an open directory. A symbolic link is not followed.
 ///
 /// # Errors
-/// Any of fstatat(2); ENOENT if the file is gone.
+/// Those of [`open_entry`]; ENOENT if the file is gone.
 pub fn facts(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileFacts> {
-    fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| FileFacts::new(&stat))
+    let file = open_entry(directory, name, OFlag::O_PATH)?;
+    fstat(&file).map(|stat| FileFacts::new(&stat))
 }
 
 /// Returns the birth time of a file: seconds and nanoseconds. Both are zero if the file system has no birth times.

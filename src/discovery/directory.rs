@@ -6,7 +6,7 @@
 //! process can have made or replaced them (`walk`). From the first component with a wildcard on, another user may own the
 //! directories, such as a container its volume. No link is followed there, neither to match the pattern nor to open the directory.
 
-use crate::base::file::LIST_FLAGS;
+use crate::base::file::{self, LIST_FLAGS};
 use crate::config::{Config, DirectoryPattern};
 use glob::{MatchOptions, Pattern};
 use nix::errno::Errno;
@@ -18,6 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 mod expansion;
+mod served;
 mod walk;
 pub use expansion::{Expanded, Expansion};
 
@@ -82,8 +83,9 @@ pub fn open_error(errno: Errno) -> String {
     let remedy = match errno {
         Errno::ELOOP => return "a user other than root could change a symbolic link in the path; configure the target of the link".into(),
         Errno::ENOENT => "; make it, or correct the path in nixl.conf",
-        Errno::EACCES => "; let the user that pmdanixl runs as read and search it, or, if proc_facts is off and a reload has added it, run ./Install again",
+        Errno::EACCES => "; let the user that pmdanixl runs as read and search it, or, if it was made since the start of pmdanixl, run ./Install again",
         Errno::ENOTDIR => "; name a directory in nixl.conf",
+        Errno::EREMOTE => return "a user or another host serves its file system, which may not answer; name it in nixl.conf without a wildcard".into(),
         _ => "",
     };
     format!("{errno}{remedy}")
@@ -131,8 +133,26 @@ fn has_wildcard(component: &OsStr) -> bool {
         .any(|byte| b"*?[".contains(byte))
 }
 
+/// Opens a directory that a pattern matches.
+///
+/// # Errors
+/// Any of openat2(2); EREMOTE if its file system may not answer.
 fn open_entry(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
-    openat(directory, name, flags | OFlag::O_NOFOLLOW, Mode::empty())
+    match file::open_entry(directory, name, flags) {
+        Err(Errno::EXDEV) => {
+            let mounted = openat(
+                directory,
+                name,
+                PATH_FLAGS | OFlag::O_NOFOLLOW,
+                Mode::empty(),
+            )?;
+            match served::is_served(&mounted) {
+                true => Err(Errno::EREMOTE),
+                false => openat(&mounted, ".", flags, Mode::empty()),
+            }
+        }
+        opened => opened,
+    }
 }
 
 #[cfg(test)]

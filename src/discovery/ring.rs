@@ -5,7 +5,7 @@
 //! The directories may be world-writable, so every file is untrusted. Nothing is written to a file before it has passed all
 //! checks.
 
-use crate::base::file::FileFacts;
+use crate::base::file::{self, FileFacts};
 use crate::base::tmpfs::Space;
 use crate::config::Config;
 use crate::error::Rejection;
@@ -14,8 +14,8 @@ use crate::ring::layout::{Header, HeaderLayout, Layout, MAX_HEADER_WORDS};
 use crate::ring::sparse;
 use crate::shm::nonblocking;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::fcntl::OFlag;
+use nix::sys::stat::{SFlag, fstat};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -139,8 +139,8 @@ pub fn open_to_read(
 
 fn open_file(directory: &OwnedFd, name: &OsStr, mode: OFlag) -> nix::Result<File> {
     // O_NONBLOCK: the file may have been replaced with a FIFO or a device, which could block the open.
-    let flags = mode | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
-    openat(directory, name, flags, Mode::empty()).map(File::from)
+    let flags = mode | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    file::open_entry(directory, name, flags).map(File::from)
 }
 
 /// Returns the file if `facts` still describe it.
@@ -160,9 +160,9 @@ fn unchanged(file: File, facts: &FileFacts) -> Result<File, Rejection> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::file;
     use crate::config::MAX_CAPACITY;
     use nix::fcntl::open as open_directory;
+    use nix::sys::stat::Mode;
     use std::os::unix::fs::FileExt;
 
     #[test]

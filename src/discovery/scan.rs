@@ -6,10 +6,11 @@
 
 use crate::base::file::{self, FILE_TIME_GRANULARITY, FileFacts, FileId, is_younger_than};
 use crate::config::Config;
-use crate::discovery::directory::{Directory, Expansion};
+use crate::discovery::directory::{Directory, Expansion, open_error};
 use crate::error::Rejection;
 use crate::log;
 pub use found::{Found, Opened, open};
+use nix::errno::Errno;
 use rejected::{Class, Key, RejectedFiles};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -55,6 +56,8 @@ pub struct Scanner {
     next_pass: Option<Instant>,
     /// Number of directories that the last pass left out because of `max_directories`.
     left_out: u32,
+    /// Number of directories that the last pass left out because their file system may not answer.
+    served: usize,
     /// Last cached rejection that was tested for a file that is gone. `None`: all were tested.
     cleanup_cursor: Option<Key>,
     /// True if the last scan had enough time for everything that was due.
@@ -118,6 +121,12 @@ impl Scanner {
         let all = self.directories.values();
         let open = all.filter(|watched| watched.fd.is_some()).count();
         (open, self.left_out, self.directories.len() - open)
+    }
+
+    /// Returns the number of directories that patterns match and that are left out because their file system may not answer.
+    #[must_use]
+    pub fn served(&self) -> usize {
+        self.served
     }
 
     /// Returns the descriptor of a directory; `None` if it is not scanned or cannot be opened.
@@ -268,6 +277,7 @@ impl Scanner {
                 return false;
             }
         }
+        self.note_served(&pass.expansion.served);
         self.end_pass(pass.left_out);
         self.next_pass = Some(now + PASS_INTERVAL);
         true
@@ -326,6 +336,20 @@ impl Scanner {
         );
         let removed = self.directories.remove(&path)?;
         Some(u32::from(removed.pass == self.pass_number))
+    }
+
+    /// Logs directories that are left out since their file system may not answer, if there was none before.
+    fn note_served(&mut self, served: &[PathBuf]) {
+        if let Some(first) = served.first().filter(|_| self.served == 0) {
+            let _about = log::about(None);
+            tracing::warn!(
+                "patterns: {} matching directories are not scanned, such as {}: {}",
+                served.len(),
+                log::shown(first),
+                open_error(Errno::EREMOTE)
+            );
+        }
+        self.served = served.len();
     }
 
     /// Removes the directories that the pass did not find.

@@ -13,6 +13,7 @@ use crate::base::file::{FileFacts, LIST_FLAGS};
 use crate::config::DirectoryPattern;
 use glob::Pattern;
 use nix::dir::{Dir, OwningIter, Type};
+use nix::errno::Errno;
 use nix::sys::stat::{Mode, fstat};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -28,6 +29,8 @@ const CHUNK: usize = 1024;
 /// makes names; these must not use up the limit of other directories of root.
 const MAX_NAMES: usize = 1 << 16;
 const ROOT: u32 = 0;
+/// Limit of [`Expansion::served`].
+const MAX_SERVED: usize = 64;
 
 /// A directory, and its owner if a pattern matched it. The owner is `None` for a path without a wildcard, which the administrator
 /// chose.
@@ -47,6 +50,8 @@ pub struct Expansion {
     components: Vec<OsString>,
     /// Open directories, each inside the one before. Names in a level are matched with the component of the same index.
     levels: Vec<Level>,
+    /// Directories that a pattern matches and that are left out, since their file system may not answer. Of many, the first ones.
+    pub served: Vec<PathBuf>,
     /// Directories that were returned.
     found_paths: HashSet<PathBuf>,
     /// Remaining names that may be read in the directories of each user other than root.
@@ -83,9 +88,15 @@ impl Iterator for Expansion {
         };
         let below = open_entry(&level.fd, &name, PATH_FLAGS);
         let path = level.path.join(name);
-        let below = below.and_then(|fd| Level::new(fd, path, self.components.get(depth)));
+        let below = below.and_then(|fd| Level::new(fd, path.clone(), self.components.get(depth)));
+        let below = below.map_err(|errno| (errno, path));
         Some(match below {
-            Err(_) => None,
+            Err((errno, path)) => {
+                if errno == Errno::EREMOTE && self.served.len() < MAX_SERVED {
+                    self.served.push(path);
+                }
+                None
+            }
             Ok(below) if depth == self.components.len() => self.emit(below.path, Some(below.owner)),
             Ok(below) => {
                 self.levels.push(below);
