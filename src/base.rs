@@ -7,4 +7,5 @@ pub mod clock;
 pub mod file;
 pub mod text;
 pub mod tmpfs;
+pub mod user_time;
 pub mod words;

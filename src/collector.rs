@@ -23,7 +23,7 @@ use crate::journal::record::{Lifecycle, SavedAgent};
 use crate::journal::{Journal, RecordId};
 use crate::observer::client::Observer;
 use crate::procfs::liveness::check_period;
-use crate::procfs::process::ProcessId;
+use crate::procfs::process::{ProcessId, Usage};
 use crate::source::context::Shared;
 use crate::transport::Transports;
 use crate::transport::ids::ClockIds;
@@ -68,6 +68,8 @@ pub struct Collector {
     observer: Observer,
     process_scans: ProcessScans,
     transports: Transports,
+    /// What the observer and its workers use, as of the last scan.
+    observer_usage: Usage,
     /// True while the observer looks up accounts of the configuration.
     is_looking_up: bool,
     /// Processes whose sockets were read, and which their agents do not know of yet.
@@ -114,6 +116,7 @@ impl Collector {
             observer: Observer::default(),
             process_scans: ProcessScans::default(),
             transports: Transports::default(),
+            observer_usage: Usage::default(),
             is_looking_up: false,
             read_processes: HashSet::new(),
             clock_ids: ClockIds::default(),

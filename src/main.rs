@@ -110,7 +110,7 @@ fn observe(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     observer::worker::close_inherited()?;
     if options.observer {
         privilege::limit_observer()?;
-        observer::supervisor::run(PROGRAM.into(), stdin().lock(), stdout().lock())?;
+        observer::service::run(PROGRAM.into(), stdin().lock(), stdout().lock())?;
     } else {
         // Not later than the observer. It has kept the pipes of others open meanwhile.
         set_pdeathsig(Signal::SIGKILL)?;

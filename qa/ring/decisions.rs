@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-const SETTINGS: &str = "proc_facts = true\nexperimental_layouts = [\"v5\"]";
+const SETTINGS: &str = "experimental_layouts = [\"v5\"]";
 
 /// Scans and drains twice: the second pass recovers what the first one found. Returns bytes, resets and foreign reads.
 fn drain(core: &mut Core) -> [u64; 3] {

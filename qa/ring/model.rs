@@ -67,7 +67,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let core = Core::new("proc_facts = true\nexperimental_layouts = [\"v5\"]");
+        let core = Core::new("experimental_layouts = [\"v5\"]");
         Self {
             ring: core.ring_of("agent", 8),
             core,

@@ -192,6 +192,9 @@ fn left(
     let state = home.join("run/nixl/state");
     fs::create_dir_all(home.join("run")).expect("made");
     let mut core = Core::on(&home, &state, before);
+    if scans {
+        core.observe();
+    }
     let mut host = Host::default();
     host.scans_processes = scans;
     for &step in history {

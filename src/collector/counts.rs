@@ -4,6 +4,7 @@
 
 use super::Collector;
 use crate::procfs::agent_state::AgentState;
+use crate::procfs::process::Usage;
 use std::time::Duration;
 
 /// Numbers of agents.
@@ -48,7 +49,7 @@ pub struct Activity {
     pub place_rejections: u64,
     /// Directories that are scanned.
     pub directories: u32,
-    /// Directories that patterns match beyond `max_directories`.
+    /// Directories that patterns match and that are not scanned.
     pub directories_left_out: u32,
     /// Configured directories that do not exist or cannot be read.
     pub missing_directories: u32,
@@ -60,6 +61,10 @@ pub struct Activity {
     pub process_scans: u64,
     /// Time that process scans took.
     pub process_scan_time: Duration,
+    /// True if the observer runs. `None`: none is configured.
+    pub observes: Option<bool>,
+    /// What the observer and its workers use, as of the last scan.
+    pub observer_usage: Usage,
 }
 
 impl Collector {
@@ -102,12 +107,14 @@ impl Collector {
             places_taken: number(self.agents.places().total()),
             place_rejections: self.limits.rejections,
             directories: number(directories),
-            directories_left_out: left_out,
+            directories_left_out: left_out + number(self.scanner.served()),
             missing_directories: number(missing),
             file_rejections: self.scanner.rejections(),
             cached_rejections: number(self.scanner.cached_rejections()),
             process_scans: self.process_scans.count,
             process_scan_time: self.process_scans.time,
+            observes: { self.shared.config.proc_facts }.then(|| self.observes()),
+            observer_usage: self.observer_usage,
         }
     }
 }

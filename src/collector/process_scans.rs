@@ -9,9 +9,10 @@ use crate::accounts::names::UserNames;
 use crate::agents::{Agent, AgentKey};
 use crate::base::clock::Now;
 use crate::base::file::FileFacts;
+use crate::base::user_time::UserTime;
 use crate::log;
 use crate::observer::protocol::{End, Kind, Request, Response};
-use crate::procfs::process::ProcessId;
+use crate::procfs::process::{ProcessId, Usage};
 use crate::procfs::process_scan::scanned::ScannedProcess;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::source::Source;
@@ -32,6 +33,8 @@ const NAME_PATIENCE: Duration = Duration::from_millis(500);
 /// this multiple of the time that a scan took.
 const FULL_PAUSE: Duration = Duration::from_secs(60);
 const FULL_PAUSE_FACTOR: u32 = 200;
+/// Time that scans for the files of a user may take before the user asks for no more: beyond it, a part of the time.
+const MAX_ASKED: Duration = Duration::from_secs(1);
 /// Limit of processes that have answered after the end of a scan.
 const MAX_LATE: usize = 64;
 
@@ -50,6 +53,10 @@ pub(super) struct ProcessScans {
     user_names: UserNames,
     /// True if a process scan could still resolve the writer of some file.
     pub asks: bool,
+    /// Time that scans have taken for the files of each user.
+    asked: UserTime,
+    /// Users for whose files the current scan is. None: it is full.
+    askers: HashSet<u32>,
     /// When the pause after the last scan ends. `None`: there was no scan yet.
     pause_ends: Option<Instant>,
     /// Time that the last scan took.
@@ -113,6 +120,11 @@ impl ProcessScans {
             }
         }
         scan.is_complete &= end.is_complete;
+        let askers = std::mem::take(&mut self.askers);
+        let users = u32::try_from(askers.len()).unwrap_or(u32::MAX).max(1);
+        for uid in askers {
+            self.asked.add(uid, end.duration / users);
+        }
         let pause = (end.duration * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE);
         self.count += 1;
         self.time += end.duration;
@@ -194,6 +206,11 @@ impl Collector {
     /// Takes over what the observer has read since the last call. Waits for it for `wait` at most.
     fn receive(&mut self, wait: Duration, now: Instant) {
         for response in self.observer.receive(wait) {
+            if let Response::Done(_, end) = &response {
+                // Of a worker that has ended the kernel tells more exactly, which may be less.
+                let cpu = self.observer_usage.cpu.max(end.usage.cpu);
+                self.observer_usage = Usage { cpu, ..end.usage };
+            }
             match response {
                 Response::Pods(_) | Response::Scanned(_) | Response::Done(Kind::Scan, _) => {
                     self.process_scans.note(response, now);
@@ -222,6 +239,7 @@ impl Collector {
         if !self.observer.is_running() {
             self.process_scans.stop();
             self.transports.end_scan();
+            self.observer_usage.memory = 0;
             self.is_looking_up = false;
         }
     }
@@ -256,7 +274,10 @@ impl Collector {
     }
 
     fn begin_process_scan(&mut self, now: Instant) {
-        let is_full = self.process_scans.is_full_due(now);
+        let scans = &mut self.process_scans;
+        let is_full = scans.is_full_due(now);
+        scans.asked.pay_back(now, |_| false);
+        scans.askers.clear();
         let mut files = HashMap::new();
         // Of all files, to tell which processes use NIXL without telemetry.
         let mut inodes = HashSet::new();
@@ -264,7 +285,10 @@ impl Collector {
             for source in &mut agent.sources {
                 let file = &mut source.file;
                 inodes.insert(file.facts.id.ino);
-                if file.liveness.begin_process_scan(is_full) {
+                let uid = file.facts.uid;
+                let may_ask = is_full || scans.asked.of(uid) <= Some(MAX_ASKED);
+                if may_ask && file.liveness.begin_process_scan(is_full) {
+                    scans.askers.extend((!is_full).then_some(uid));
                     let changed = file.liveness.change_time();
                     let facts = FileFacts {
                         changed,
@@ -274,9 +298,9 @@ impl Collector {
                 }
             }
         }
-        let scans = &mut self.process_scans;
         scans.asks = false;
         if files.is_empty() && !is_full {
+            scans.pause_ends = Some(now + MIN_PAUSE);
             return;
         }
         if is_full {

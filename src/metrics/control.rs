@@ -3,9 +3,9 @@
 //! Values of the `nixl.control` metrics, and the statistics line of the debug log.
 
 use crate::collector::counts::{Activity, AgentCounts};
+use crate::procfs::process::Usage;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use nix::unistd::{SysconfVar, sysconf};
 use std::time::{Duration, Instant};
 
 /// Counts and settings of the daemon.
@@ -78,23 +78,26 @@ impl Control {
 }
 
 /// Returns the processor time of this process since its start, all threads, in microseconds.
-#[must_use]
-pub fn cpu_time() -> Option<u64> {
+fn own_cpu_time() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
     let time = usage.user_time() + usage.system_time();
     u64::try_from(time.num_microseconds()).ok()
 }
 
-/// Returns the resident memory of this process in bytes, mapped files included. `None`: there is no /proc.
-#[must_use]
-pub fn memory() -> Option<u64> {
-    let page = u64::try_from(sysconf(SysconfVar::PAGE_SIZE).ok()??).ok()?;
-    resident_pages(&std::fs::read_to_string("/proc/self/statm").ok()?)?.checked_mul(page)
-}
+impl Control {
+    /// Returns the processor time of the daemon since its start, of its observer and of the workers, in microseconds.
+    #[must_use]
+    pub fn cpu_time(&self) -> Option<u64> {
+        own_cpu_time()?.checked_add(self.activity.observer_usage.cpu)
+    }
 
-/// Parses the second field of /proc/PID/statm: resident pages (proc_pid_statm(5)).
-fn resident_pages(statm: &str) -> Option<u64> {
-    statm.split_ascii_whitespace().nth(1)?.parse().ok()
+    /// Returns the resident memory of the daemon, its observer and the workers in bytes, mapped files included.
+    #[must_use]
+    pub fn memory(&self) -> Option<u64> {
+        let own = Usage::of(std::process::id()).memory;
+        let all = own.checked_add(self.activity.observer_usage.memory)?;
+        (own > 0).then_some(all)
+    }
 }
 
 /// Converts a duration to whole milliseconds.
@@ -110,8 +113,8 @@ mod tests {
 
     #[test]
     fn cpu_time_grows_with_work() {
-        let (before, start) = (cpu_time().expect("a process"), Instant::now());
-        while cpu_time().expect("a process") < before + 20_000 {
+        let (before, start) = (own_cpu_time().expect("a process"), Instant::now());
+        while own_cpu_time().expect("a process") < before + 20_000 {
             std::hint::spin_loop();
         }
         // Other tests run in threads of this process: at most one per processor. 10 ms are for the granularity of the
@@ -125,17 +128,9 @@ mod tests {
     fn memory_includes_touched_pages() {
         const SIZE: usize = 64 << 20;
         let touched = std::hint::black_box(vec![1u8; SIZE]);
-        let held = memory().expect("/proc");
+        let held = Control::default().memory().expect("/proc");
         let size = touched.len() as u64;
         // Other tests use memory of this process too, but less than 4 GiB.
         assert!((size..64 * size).contains(&held), "{held} bytes");
-    }
-
-    #[test]
-    fn invalid_statm_has_no_value() {
-        assert_eq!(resident_pages("2044 631 563 9 0 136 0\n"), Some(631));
-        for text in ["", "2044", "2044 -1", "2044 x 3", "1 99999999999999999999"] {
-            assert_eq!(resident_pages(text), None, "{text:?}");
-        }
     }
 }

@@ -2,8 +2,15 @@
 
 //! A request that is being served.
 
-use crate::observer::protocol::End;
+use crate::base::file::list_names_at;
+use crate::observer::examination::Subject;
+use crate::observer::protocol::{End, Kind, Order, Request, SocketRequest};
 use crate::observer::turns::{Turn, Turns};
+use crate::procfs::process_dir::ProcessDir;
+use crate::procfs::process_scan::ScanRequest;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Instant;
 
 /// The current request of one kind.
@@ -35,4 +42,64 @@ impl Job {
         self.turns.begin(turns, now);
         (self.is_running, self.began, self.end) = (true, now, End::default());
     }
+}
+
+/// Returns what is to be read for a request.
+pub fn turns(request: &Request) -> (Kind, Vec<Turn>) {
+    let turn = |pid, uid, rank, order| Turn {
+        pid,
+        uid,
+        rank,
+        order,
+    };
+    match request {
+        Request::Scan(request) => (Kind::Scan, all_processes(request)),
+        Request::Sockets(requests) => {
+            let of = |one: &SocketRequest| {
+                turn(
+                    one.id.pid,
+                    one.uid,
+                    one.id.start,
+                    Order::Sockets(one.clone()),
+                )
+            };
+            (Kind::Sockets, requests.iter().map(of).collect())
+        }
+        Request::Examine(subjects) => {
+            let of = |one: &Subject| {
+                let pid = one.process().map_or(0, |process| process.pid);
+                turn(pid, one.uid(), 0, Order::Examine(one.clone()))
+            };
+            (Kind::Examination, subjects.iter().map(of).collect())
+        }
+        Request::LookUp(kind, questions) => {
+            let order = Order::LookUp(*kind, questions.clone());
+            (*kind, vec![turn(0, 0, 0, order)])
+        }
+    }
+}
+
+/// Returns all processes of /proc that are to be read, and the directory with the logs of pods.
+fn all_processes(request: &ScanRequest) -> Vec<Turn> {
+    let names = list_names_at(Path::new("/proc")).unwrap_or_default();
+    let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
+    let process = |pid: u32| {
+        // The directory of a process that is not dumpable belongs to root (proc_pid(5)).
+        let owner = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+        let real = || ProcessDir::open(pid).ok()?.uid();
+        let uid = if owner == 0 { real() } else { Some(owner) };
+        let uid = uid.unwrap_or_default();
+        let order = Order::Scan(pid);
+        Some((pid, uid, order))
+    };
+    let logs = (!request.pod_logs.as_os_str().is_empty())
+        .then(|| (0, 0, Order::Pods(request.pod_logs.clone())));
+    let all = logs.into_iter().chain(pids.filter_map(process));
+    all.map(|(pid, uid, order)| Turn {
+        pid,
+        uid,
+        rank: pid.into(),
+        order,
+    })
+    .collect()
 }

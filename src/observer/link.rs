@@ -214,6 +214,11 @@ pub fn wait_for(read: &[BorrowedFd], written: &[BorrowedFd], time: Duration) -> 
 pub struct Closed(Child);
 
 impl Closed {
+    /// Process id of the child.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Kills the child, and its children if it leads a process group. It ends as soon as it no longer waits for what stalls it.
     pub fn kill(&mut self) {
         let group = i32::try_from(self.0.id()).map(Pid::from_raw);

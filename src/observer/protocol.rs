@@ -8,7 +8,7 @@ use crate::observer::examination::{Examination, Subject};
 use crate::observer::group::Group;
 use crate::observer::sockets::OpenFiles;
 use crate::procfs::facts::pods::Pods;
-use crate::procfs::process::ProcessId;
+use crate::procfs::process::{ProcessId, Usage};
 use crate::procfs::process_scan::ScanRequest;
 use crate::procfs::process_scan::scanned::ScannedProcess;
 use serde::{Deserialize, Serialize};
@@ -95,6 +95,8 @@ pub struct End {
     pub stalled: Vec<u32>,
     /// Time from the request.
     pub duration: Duration,
+    /// What the observer and its workers use.
+    pub usage: Usage,
 }
 
 /// Process that has stalled a worker.

@@ -6,25 +6,23 @@
 //! processes of the same group. One that has not answered for ten seconds is killed, and the group is skipped for a while. So a user
 //! delays others by a second, once in ten minutes.
 
-use crate::base::file::list_names_at;
-use crate::observer::examination::Subject;
 use crate::observer::group::Group;
-use crate::observer::job::Job;
+use crate::observer::job::{self, Job};
 use crate::observer::known_connections::KnownConnections;
-use crate::observer::link::{Received, wait_for, write_message};
+use crate::observer::link::wait_for;
 use crate::observer::protocol::{
-    Answer, Kind, Order, Request, Response, SocketReading, SocketRequest, Stalled, Task, Unread,
+    Answer, Kind, Order, Request, Response, SocketReading, Stalled, Task, Unread,
 };
 use crate::observer::turns::Turn;
 use crate::observer::workers::{Worker, Workers};
-use crate::procfs::process::{INIT_PID, ProcessId, sees_host};
-use crate::procfs::process_dir::{ProcessDir, uid};
+use crate::procfs::process::{INIT_PID, ProcessId, Usage, sees_host};
+use crate::procfs::process_dir::uid;
 use crate::procfs::process_scan::ScanRequest;
-use std::fs;
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use std::io::{self, ErrorKind};
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A worker that has not answered for this long is set aside.
@@ -73,48 +71,6 @@ pub struct Supervisor {
     responses: Vec<Response>,
 }
 
-/// Serves requests until the daemon has ended. `program` is started as a worker.
-///
-/// # Errors
-/// The pipes are broken.
-pub fn run(
-    program: PathBuf,
-    mut requests: impl Read + AsFd,
-    mut responses: impl Write,
-) -> io::Result<()> {
-    let mut supervisor = Supervisor::new(program);
-    let served = serve(&mut supervisor, &mut requests, &mut responses);
-    supervisor.kill_workers(Instant::now());
-    served
-}
-
-fn serve(
-    supervisor: &mut Supervisor,
-    requests: &mut (impl Read + AsFd),
-    responses: &mut impl Write,
-) -> io::Result<()> {
-    let mut received = Received::default();
-    loop {
-        let mut messages = Vec::new();
-        for response in supervisor.poll(Instant::now()) {
-            write_message(&response, &mut messages)?;
-        }
-        responses.write_all(&messages)?;
-        responses.flush()?;
-        if !supervisor.wait(requests.as_fd(), Instant::now()) {
-            continue;
-        }
-        let mut bytes = [0; 1 << 14];
-        match requests.read(&mut bytes)? {
-            0 => return Ok(()),
-            len => received.add(&bytes[..len])?,
-        }
-        while let Some(request) = received.take()? {
-            supervisor.begin(request, Instant::now());
-        }
-    }
-}
-
 impl Supervisor {
     /// Returns an observer that has nothing to do.
     pub fn new(program: PathBuf) -> Self {
@@ -135,42 +91,15 @@ impl Supervisor {
 
     /// Begins to serve a request.
     pub fn begin(&mut self, request: Request, now: Instant) {
-        let (kind, turns) = match request {
-            Request::Scan(request) => {
-                let turns = all_processes(&request);
-                self.sought = (request, self.sought.1 + 1);
-                (Kind::Scan, turns)
-            }
+        let (kind, turns) = job::turns(&request);
+        match request {
+            Request::Scan(request) => self.sought = (request, self.sought.1 + 1),
             Request::Sockets(requests) => {
                 let running = requests.iter().map(|one| (one.id, one.uid)).collect();
                 self.connections.begin_scan(running, now);
-                let turn = |request: SocketRequest| Turn {
-                    pid: request.id.pid,
-                    uid: request.uid,
-                    rank: request.id.start,
-                    order: Order::Sockets(request),
-                };
-                (Kind::Sockets, requests.into_iter().map(turn).collect())
             }
-            Request::Examine(subjects) => {
-                let turn = |subject: Subject| Turn {
-                    pid: subject.process().map_or(0, |process| process.pid),
-                    uid: subject.uid(),
-                    rank: 0,
-                    order: Order::Examine(subject),
-                };
-                (Kind::Examination, subjects.into_iter().map(turn).collect())
-            }
-            Request::LookUp(kind, questions) => {
-                let turn = Turn {
-                    pid: 0,
-                    uid: 0,
-                    rank: 0,
-                    order: Order::LookUp(kind, questions),
-                };
-                (kind, vec![turn])
-            }
-        };
+            Request::Examine(_) | Request::LookUp(..) => {}
+        }
         let is_init_there = turns.iter().any(|turn| turn.pid == INIT_PID);
         let job = self.job(kind);
         job.begin(turns, now);
@@ -262,7 +191,8 @@ impl Supervisor {
         self.responses.push(Response::WorkerFailed(why));
     }
 
-    fn kill_workers(&mut self, now: Instant) {
+    /// Kills all workers.
+    pub fn kill_workers(&mut self, now: Instant) {
         let readings = std::mem::take(&mut self.readings);
         for reading in readings.into_iter().chain(std::mem::take(&mut self.aside)) {
             self.workers.kill(reading.worker, None, None, now);
@@ -329,12 +259,30 @@ impl Supervisor {
         stalled.extend(self.workers.stalled());
         stalled.sort_unstable();
         stalled.dedup();
+        let usage = self.usage();
         let job = self.job(kind);
         job.is_running = false;
         job.end.stalled = stalled;
         job.end.duration = now.saturating_duration_since(job.began);
+        job.end.usage = usage;
         let end = job.end.clone();
         self.responses.push(Response::Done(kind, end));
+    }
+
+    /// Returns what this process and its workers use, those that have ended included.
+    fn usage(&self) -> Usage {
+        let mut usage = Usage::of(std::process::id());
+        let ended = getrusage(UsageWho::RUSAGE_CHILDREN).map(|ended| {
+            let time = ended.user_time() + ended.system_time();
+            u64::try_from(time.num_microseconds()).unwrap_or_default()
+        });
+        usage.cpu = usage.cpu.saturating_add(ended.unwrap_or_default());
+        let readings = self.readings.iter().chain(&self.aside);
+        let reading = readings.map(|reading| reading.worker.link.pid());
+        for pid in reading.chain(self.workers.pids()) {
+            usage += Usage::of(pid);
+        }
+        usage
     }
 
     /// Passes an answer on.
@@ -384,7 +332,7 @@ impl Supervisor {
 
     /// Waits for a request, for an answer, or until something is to be done. Returns true if there is a request, or no other one will
     /// come.
-    fn wait(&mut self, requests: BorrowedFd, now: Instant) -> bool {
+    pub fn wait(&mut self, requests: BorrowedFd, now: Instant) -> bool {
         let deadlines = [(&self.readings, PATIENCE), (&self.aside, STALL_TIMEOUT)];
         let deadlines = deadlines
             .into_iter()
@@ -403,31 +351,6 @@ impl Supervisor {
         let written = Vec::from_iter(written);
         wait_for(&read, &written, end.saturating_duration_since(now))
     }
-}
-
-/// Returns all processes of /proc that are to be read, and the directory with the logs of pods.
-fn all_processes(request: &ScanRequest) -> Vec<Turn> {
-    let names = list_names_at(Path::new("/proc")).unwrap_or_default();
-    let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
-    let process = |pid: u32| {
-        // The directory of a process that is not dumpable belongs to root (proc_pid(5)).
-        let owner = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-        let real = || ProcessDir::open(pid).ok()?.uid();
-        let uid = if owner == 0 { real() } else { Some(owner) };
-        let uid = uid.unwrap_or_default();
-        let order = Order::Scan(pid);
-        Some((pid, uid, order))
-    };
-    let logs = (!request.pod_logs.as_os_str().is_empty())
-        .then(|| (0, 0, Order::Pods(request.pod_logs.clone())));
-    let all = logs.into_iter().chain(pids.filter_map(process));
-    all.map(|(pid, uid, order)| Turn {
-        pid,
-        uid,
-        rank: pid.into(),
-        order,
-    })
-    .collect()
 }
 
 #[cfg(test)]

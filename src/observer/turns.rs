@@ -2,12 +2,11 @@
 
 //! Order in which processes are read, so that no user waits long for the processes of others.
 
+use crate::base::user_time::UserTime;
 use crate::observer::protocol::Order;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Elapsed time that readings may take: this part of the time.
-const SHARE: u32 = 20;
 /// Limit of readings after a pause, where there is one: no further process is read after it.
 const MAX_TIME: Duration = Duration::from_secs(1);
 /// Limit of the excess over [`MAX_TIME`] that is paid back. What [`SCAN_PERIOD`](crate::observer::SCAN_PERIOD) pays back is more, so
@@ -34,16 +33,14 @@ pub struct Turns {
     is_limited: bool,
     /// Processes of each user: first the one that has waited for longest, of equal ones the one with the lowest rank.
     waiting: BTreeMap<u32, VecDeque<Turn>>,
-    /// Time that each user has used and that is not paid back. No entry: nothing was read of the user yet.
-    used: HashMap<u32, Duration>,
+    /// Time that readings of each user's processes have taken, and that is not paid back.
+    used: UserTime,
     /// Sum of what was used and is not paid back.
     used_by_all: Duration,
     /// Number of the request that a process was read for last, or of the one before the request that named it first, by process id.
     last_read: HashMap<u32, u64>,
     /// Number of the current request.
     request: u64,
-    /// When it began.
-    began: Option<Instant>,
 }
 
 /// Class of a user, in the order in which they are read.
@@ -63,11 +60,10 @@ impl Turns {
         Self {
             is_limited,
             waiting: BTreeMap::new(),
-            used: HashMap::new(),
+            used: UserTime::default(),
             used_by_all: Duration::ZERO,
             last_read: HashMap::new(),
             request: 0,
-            began: None,
         }
     }
 
@@ -89,22 +85,11 @@ impl Turns {
             let turns = turns.make_contiguous();
             turns.sort_by_key(|turn| (self.last_read[&turn.pid], turn.rank));
         }
-        self.pay_back(now);
-    }
-
-    /// Pays back what was used, for the time since the last request: to each user an equal part. What a user has used is remembered
-    /// when it has no process any more.
-    fn pay_back(&mut self, now: Instant) {
-        let since = self.began.replace(now).map(|began| now - began);
-        let paid = since.unwrap_or_default() / SHARE;
+        // What a user has used is remembered when it has no process any more.
+        let paid = self
+            .used
+            .pay_back(now, |uid| self.waiting.contains_key(&uid));
         self.used_by_all = self.used_by_all.saturating_sub(paid);
-        let users = u32::try_from(self.used.len()).unwrap_or(u32::MAX).max(1);
-        for used in self.used.values_mut() {
-            *used = used.saturating_sub(paid / users);
-        }
-        let waiting = &self.waiting;
-        self.used
-            .retain(|uid, used| !used.is_zero() || waiting.contains_key(uid));
     }
 
     /// Takes the next process. `None`: all were read, or the time is used.
@@ -118,9 +103,9 @@ impl Turns {
         }
         let users = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX).max(1);
         let next = self.waiting.iter().filter_map(|(uid, turns)| {
-            let (used, first) = (self.used.get(uid), turns.front()?);
+            let (used, first) = (self.used.of(*uid), turns.front()?);
             let class = match used {
-                Some(&used) if used > MAX_TIME / users => UserClass::Heavy,
+                Some(used) if used > MAX_TIME / users => UserClass::Heavy,
                 Some(_) => UserClass::Light,
                 None => UserClass::New,
             };
@@ -141,7 +126,7 @@ impl Turns {
         if let Some(last_read) = self.last_read.get_mut(&turn.pid) {
             *last_read = self.request;
         }
-        *self.used.entry(turn.uid).or_default() += time;
+        self.used.add(turn.uid, time);
         self.used_by_all = (self.used_by_all + time).min(MAX_TIME + MAX_EXCESS);
     }
 }
@@ -149,6 +134,7 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::LazyLock;
 
     fn turn(pid: u32, uid: u32) -> Turn {
         Turn {
@@ -159,9 +145,10 @@ mod tests {
         }
     }
 
-    /// Begins a request of these processes. Returns the order in which they are read, if they take no time.
-    fn order(turns: &mut Turns, processes: &[Turn]) -> Vec<u32> {
-        turns.begin(processes.to_vec(), Instant::now());
+    /// Begins a request of these processes so many seconds after the start. Returns the order in which they are read, if they take no
+    /// time.
+    fn order(turns: &mut Turns, processes: &[Turn], seconds: u64) -> Vec<u32> {
+        turns.begin(processes.to_vec(), *START + Duration::from_secs(seconds));
         std::iter::from_fn(|| turns.next())
             .map(|turn| turn.pid)
             .collect()
@@ -172,7 +159,7 @@ mod tests {
         let mut turns = Turns::new(true);
         turns.begin(
             processes.iter().map(|(turn, _)| (*turn).clone()).collect(),
-            Instant::now(),
+            *START,
         );
         for (turn, time) in processes {
             turns.note(turn, *time);
@@ -181,13 +168,7 @@ mod tests {
         turns
     }
 
-    /// Lets time pass since the last request.
-    fn wait(turns: &mut Turns, seconds: u64) {
-        turns.began = turns
-            .began
-            .and_then(|began| began.checked_sub(Duration::from_secs(seconds)));
-    }
-
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     const SHORT: Duration = Duration::from_millis(1);
     const LONG: Duration = Duration::from_secs(9);
 
@@ -195,25 +176,23 @@ mod tests {
     fn user_that_has_used_the_least_is_read_first() {
         let all = [turn(1, 7), turn(2, 8), turn(3, 7)];
         let mut turns = read(&[(&all[0], LONG), (&all[1], SHORT), (&all[2], SHORT)]);
-        assert_eq!(order(&mut turns, &all), [2, 1, 3]);
+        assert_eq!(order(&mut turns, &all, 0), [2, 1, 3]);
         // The first process was read, and the others were not for a while.
         turns.note(&all[0], Duration::ZERO);
-        assert_eq!(order(&mut turns, &all), [2, 3, 1]);
+        assert_eq!(order(&mut turns, &all, 0), [2, 3, 1]);
         // It has no process for a while.
-        wait(&mut turns, 60);
-        order(&mut turns, &all[1..2]);
-        assert!(turns.used[&7] > LONG - Duration::from_secs(2));
-        assert_eq!(turns.used[&8], Duration::ZERO);
-        wait(&mut turns, 600);
-        order(&mut turns, &all[1..2]);
-        assert_eq!(turns.used.len(), 1, "the other has paid all back");
+        order(&mut turns, &all[1..2], 60);
+        assert!(turns.used.of(7) > Some(LONG - Duration::from_secs(2)));
+        assert_eq!(turns.used.of(8), Some(Duration::ZERO));
+        order(&mut turns, &all[1..2], 660);
+        assert_eq!(turns.used.of(7), None, "it has paid all back");
     }
 
     #[test]
     fn new_user_is_read_after_light_and_before_heavy_ones() {
         let all = [1, 2, 3, 4].map(|pid| turn(pid, pid));
         let mut turns = read(&[(&all[1], LONG), (&all[3], SHORT)]);
-        assert_eq!(order(&mut turns, &all), [4, 1, 3, 2]);
+        assert_eq!(order(&mut turns, &all, 0), [4, 1, 3, 2]);
     }
 
     #[test]
@@ -221,11 +200,11 @@ mod tests {
         let all = [turn(1, 1), turn(2, 2)];
         for (is_limited, expected) in [(true, 0), (false, 2)] {
             let mut turns = Turns::new(is_limited);
-            assert_eq!(order(&mut turns, &all).len(), 2);
+            assert_eq!(order(&mut turns, &all, 0).len(), 2);
             turns.note(&all[0], LONG);
-            assert_eq!(order(&mut turns, &all).len(), expected);
-            wait(&mut turns, crate::observer::SCAN_PERIOD.as_secs());
-            assert_eq!(order(&mut turns, &all).len(), 2);
+            assert_eq!(order(&mut turns, &all, 0).len(), expected);
+            let period = crate::observer::SCAN_PERIOD.as_secs();
+            assert_eq!(order(&mut turns, &all, period).len(), 2);
             assert!(turns.used_by_all < MAX_TIME);
         }
     }
@@ -235,7 +214,7 @@ mod tests {
         let all: Vec<_> = (0..60).map(|pid| turn(pid, 7)).collect();
         let (mut turns, mut times) = (Turns::new(true), [0; 60]);
         for _ in 0..12 {
-            for pid in &order(&mut turns, &all)[..20] {
+            for pid in &order(&mut turns, &all, 0)[..20] {
                 turns.note(&all[*pid as usize], Duration::ZERO);
                 times[*pid as usize] += 1;
             }

@@ -179,6 +179,12 @@ impl Workers {
             .collect()
     }
 
+    /// Returns the processes of the workers here that have not ended.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        let stuck = self.stuck.iter().map(|one| one.child.pid());
+        stuck.chain(self.idle.iter().map(|worker| worker.link.pid()))
+    }
+
     /// Returns the groups that are skipped.
     pub fn skipped(&self) -> impl Iterator<Item = Group> {
         self.stuck.iter().filter_map(|one| one.group)

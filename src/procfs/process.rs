@@ -7,10 +7,11 @@ use crate::shm::{Lease, LeaseKind};
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::sys::statfs::OVERLAYFS_SUPER_MAGIC;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::ops::AddAssign;
 use std::os::unix::fs::MetadataExt;
 
 /// Process id of the init process.
@@ -101,6 +102,8 @@ pub(crate) struct ProcessStat {
     pub parent: u32,
     state: u8,
     threads: u64,
+    /// Processor time, in clock ticks.
+    ticks: u64,
 }
 
 impl ProcessStat {
@@ -116,7 +119,7 @@ impl ProcessStat {
         Self::parse(pid, &line[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Reads fields 3, 4, 20 and 22. Field 2, the command in brackets, may contain any byte.
+    /// Reads fields 3, 4, 14, 15, 20 and 22. Field 2, the command in brackets, may contain any byte.
     fn parse(pid: u32, stat: &[u8]) -> Option<Self> {
         let close = stat.iter().rposition(|&byte| byte == b')')?;
         let rest = std::str::from_utf8(&stat[close + 1..]).ok()?;
@@ -124,13 +127,16 @@ impl ProcessStat {
         let mut fields = rest.split_ascii_whitespace();
         let state = *fields.next()?.as_bytes().first()?;
         let parent = fields.next()?.parse().ok()?;
-        let threads = fields.nth(15)?.parse().ok()?;
+        let user: u64 = fields.nth(9)?.parse().ok()?;
+        let system: u64 = fields.next()?.parse().ok()?;
+        let threads = fields.nth(4)?.parse().ok()?;
         let start = fields.nth(1)?.parse().ok()?;
         Some(Self {
             id: ProcessId { pid, start },
             parent,
             state,
             threads,
+            ticks: user.saturating_add(system),
         })
     }
 
@@ -138,6 +144,46 @@ impl ProcessStat {
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.state, b'Z' | b'X') && self.threads <= 1
     }
+}
+
+/// What processes use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Processor time since their start, in microseconds.
+    pub cpu: u64,
+    /// Resident memory in bytes, mapped files included.
+    pub memory: u64,
+}
+
+impl Usage {
+    /// Returns what a process uses; nothing if it has ended.
+    #[must_use]
+    pub fn of(pid: u32) -> Self {
+        let variable = |variable| sysconf(variable).ok().flatten();
+        let number =
+            |variable_of| variable(variable_of).and_then(|value| u64::try_from(value).ok());
+        let ticks = ProcessStat::of(pid).map_or(0, |stat| stat.ticks);
+        let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+        let per_second = number(SysconfVar::CLK_TCK).unwrap_or(100).max(1);
+        Self {
+            cpu: ticks.saturating_mul(1_000_000) / per_second,
+            memory: resident_pages(&statm)
+                .unwrap_or_default()
+                .saturating_mul(number(SysconfVar::PAGE_SIZE).unwrap_or_default()),
+        }
+    }
+}
+
+impl AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.cpu = self.cpu.saturating_add(other.cpu);
+        self.memory = self.memory.saturating_add(other.memory);
+    }
+}
+
+/// Parses the second field of /proc/PID/statm: resident pages (proc_pid_statm(5)).
+fn resident_pages(statm: &str) -> Option<u64> {
+    statm.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// True if a signal has stopped a process.
@@ -153,6 +199,14 @@ pub(crate) fn has_ended(err: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn invalid_statm_has_no_value() {
+        assert_eq!(resident_pages("2044 631 563 9 0 136 0\n"), Some(631));
+        for text in ["", "2044", "2044 -1", "2044 x 3", "1 99999999999999999999"] {
+            assert_eq!(resident_pages(text), None, "{text:?}");
+        }
+    }
 
     #[test]
     fn process_runs_until_it_has_ended() {

@@ -91,6 +91,12 @@ fn observer_and_worker_end_with_a_killed_daemon_and_worker_with_a_killed_observe
     wait_for_end();
     link = Link::open(&home);
     worker();
+    let control = |link: &mut Link, name: &str| {
+        let values = link.values(&format!("control.{name}")).expect("an answer");
+        values.values().next().copied().expect("a value")
+    };
+    assert_eq!(control(&mut link, "observer"), 1);
+    let used = control(&mut link, "cpu_time");
     end(observers()[0].0);
     wait_for_end();
     wait_for("the daemon says so", || {
@@ -99,6 +105,8 @@ fn observer_and_worker_end_with_a_killed_daemon_and_worker_with_a_killed_observe
         log.contains("observer: has ended (signal 9); processes are not looked at any more: ")
             .then_some(())
     });
+    assert_eq!(control(&mut link, "observer"), 0);
+    assert!(control(&mut link, "cpu_time") >= used);
     // It counts on.
     let mut agent = super::ring(&home, "agent");
     assert!(agent.push(crate::support::writer::Kind::TxBytes, 1));

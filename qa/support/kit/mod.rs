@@ -57,6 +57,8 @@ pub struct Core {
     running: Option<Running>,
     /// Names of expired agents, oldest first.
     pub forgotten: Vec<String>,
+    /// True if it has an observer with `proc_facts = true`. To start one takes most of the time of a start.
+    is_observed: bool,
 }
 
 /// Paths of the files of a daemon.
@@ -93,7 +95,7 @@ impl Core {
         Self::inside(memory::in_memory(), &settings)
     }
 
-    /// Starts a daemon on a directory of rings and a state file that outlive it.
+    /// Starts a daemon without an observer on a directory of rings and a state file that outlive it.
     pub fn on(rings: &Path, state: &Path, settings: &str) -> Self {
         let home = Home {
             rings: rings.to_owned(),
@@ -121,6 +123,7 @@ impl Core {
     fn started(home: Home, settings: &str) -> Self {
         guard_against_sigbus().expect("a handler");
         let mut core = Self {
+            is_observed: home.dir.is_some(),
             home,
             settings: settings.to_owned(),
             now: Instant::now(),
@@ -130,6 +133,12 @@ impl Core {
         };
         core.start();
         core
+    }
+
+    /// Restarts the daemon with an observer.
+    pub fn observe(&mut self) {
+        self.is_observed = true;
+        self.restart();
     }
 
     /// Restarts the daemon with rings and stores in one directory, the one for stores.
@@ -256,7 +265,8 @@ impl Core {
     pub fn start(&mut self) {
         let config = self.config();
         // Examples have no such program, and need none.
-        let program = option_env!("CARGO_BIN_EXE_pmdanixl").filter(|_| config.proc_facts);
+        let program =
+            option_env!("CARGO_BIN_EXE_pmdanixl").filter(|_| self.is_observed && config.proc_facts);
         // Before the state file is locked: until it has closed its descriptors, a new process has the lock, too.
         let observer = program.map(|program| Observer::start(Path::new(program), &of_reader()));
         let (journal, found) = self.journal();

@@ -7,7 +7,7 @@
 
 use super::{BYTES, EVENTS, FACT, LEVEL, daemon_text, daemon_u32, daemon_u64};
 use crate::log;
-use crate::metrics::control::{self, milliseconds};
+use crate::metrics::control::milliseconds;
 use crate::metrics::{Metric, Semantics, Units};
 
 pub(super) const ROWS: &[Metric] = &[
@@ -39,9 +39,11 @@ pub(super) const ROWS: &[Metric] = &[
         (40, 11),
         "control.cpu_time",
         (Semantics::Counter, Units::Microsecond),
-        |_| control::cpu_time(),
+        |control| control.cpu_time(),
     ),
-    daemon_u64((40, 12), "control.memory", BYTES, |_| control::memory()),
+    daemon_u64((40, 12), "control.memory", BYTES, |control| {
+        control.memory()
+    }),
     daemon_u32(
         (40, 17),
         "control.places.max",
@@ -68,5 +70,8 @@ pub(super) const ROWS: &[Metric] = &[
     }),
     daemon_u64((40, 28), "control.doubtful_batches", EVENTS, |control| {
         Some(control.activity.doubtful_batches)
+    }),
+    daemon_u32((40, 29), "control.observer", FACT, |control| {
+        control.activity.observes.map(u32::from)
     }),
 ];

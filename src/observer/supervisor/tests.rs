@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
+use crate::observer::protocol::SocketRequest;
 use crate::observer::workers::{MAX_WAITING, SKIP_TIME};
+use std::path::Path;
 use std::process::Command;
 
 /// Commands of a worker that answers that each process has ended.

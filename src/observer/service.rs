@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! The observer's loop: requests of the daemon in, responses out.
+
+use crate::observer::link::{Received, write_message};
+use crate::observer::supervisor::Supervisor;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Serves requests until the daemon has ended. `program` is started as a worker.
+///
+/// # Errors
+/// The pipes are broken.
+pub fn run(
+    program: PathBuf,
+    mut requests: impl Read + AsFd,
+    mut responses: impl Write,
+) -> io::Result<()> {
+    let mut supervisor = Supervisor::new(program);
+    let served = serve(&mut supervisor, &mut requests, &mut responses);
+    supervisor.kill_workers(Instant::now());
+    served
+}
+
+fn serve(
+    supervisor: &mut Supervisor,
+    requests: &mut (impl Read + AsFd),
+    responses: &mut impl Write,
+) -> io::Result<()> {
+    let mut received = Received::default();
+    loop {
+        let mut messages = Vec::new();
+        for response in supervisor.poll(Instant::now()) {
+            write_message(&response, &mut messages)?;
+        }
+        responses.write_all(&messages)?;
+        responses.flush()?;
+        if !supervisor.wait(requests.as_fd(), Instant::now()) {
+            continue;
+        }
+        let mut bytes = [0; 1 << 14];
+        match requests.read(&mut bytes)? {
+            0 => return Ok(()),
+            len => received.add(&bytes[..len])?,
+        }
+        while let Some(request) = received.take()? {
+            supervisor.begin(request, Instant::now());
+        }
+    }
+}
