@@ -133,7 +133,7 @@ fn check_names_a_remedy_for_each_directory_it_cannot_scan() {
         missing,
         missing,
         "ENOTDIR: Not a directory; name a directory in nixl.conf",
-        "EACCES: Permission denied; let the user that pmdanixl runs as read and search it, or, if proc_facts is off and a reload has added it, run ./Install again",
+        "EACCES: Permission denied; let the user that pmdanixl runs as read and search it, or, if it was made since the start of pmdanixl, run ./Install again",
     ]) {
         let path = path.display();
         let lines = format!("directory {path}\n  problem: cannot be scanned: {why}\n");

@@ -103,4 +103,15 @@ mod tests {
         assert_eq!(of(1024, &config), (1024 - 64 - 2 - 480, 240));
         assert_eq!(of(10, &config), (1, 0));
     }
+
+    #[test]
+    fn too_few_descriptors_for_the_agents_give_a_warning() {
+        let config = Config::default();
+        assert_eq!(Descriptors::within(1 << 20, &config).warning(&config), None);
+        let warning = Descriptors::within(1024, &config).warning(&config);
+        let warning = warning.expect("4,096 agents need more");
+        for part in ["max_agents is 4096", "only 1024 files", "at most 958 rings"] {
+            assert!(warning.contains(part), "{warning}");
+        }
+    }
 }

@@ -254,6 +254,39 @@ fn agent_with_several_writers_is_of_no_process() {
 }
 
 #[test]
+fn agent_with_files_of_two_processes_is_of_neither() {
+    let (dir, mut agents, now) = agent(false);
+    let path = dir.path().join("a");
+    let [first, second] = [1, 2].map(|start| ProcessId {
+        pid: u32::MAX,
+        start,
+    });
+    // A producer that has replaced its ring, and another process that has the one before.
+    let before = File::options().write(true).open(&path).expect("there");
+    tick(&mut agents, now);
+    let other = dir.path().join(".b");
+    fs::write(&other, bytes_of_ring(4, &[5])).expect("written");
+    fs::rename(&other, &path).expect("renamed");
+    let after = File::options().write(true).open(&path).expect("there");
+    for writer_of_other in [first, second] {
+        let mut now = now;
+        while agents.iter().all(|agent| agent.sources.len() < 2) {
+            now += SECOND;
+            tick(&mut agents, now);
+        }
+        for (file, writer) in [(&before, first), (&after, writer_of_other)] {
+            let facts = FileFacts::new(&fstat(file).expect("open"));
+            let found = ProcessScan::of_processes(&facts, &path, &[(writer, 1)]);
+            agents.begin_application(found);
+            agents.continue_application(now, now + LONG);
+        }
+        let found = agents.iter().next().map(transports::process_of);
+        let expected = (writer_of_other == first).then_some(first);
+        assert_eq!(found, Some(expected));
+    }
+}
+
+#[test]
 fn panic_over_the_processes_of_one_agent_costs_the_others_nothing() {
     let (dir, mut agents, now) = agent(false);
     let rings = ["a", "b"].map(|name| dir.path().join(name));

@@ -262,4 +262,23 @@ mod tests {
             assert_eq!(ProcessStat::parse(7, other), None);
         }
     }
+
+    #[test]
+    fn host_is_seen_where_its_kernel_threads_are() {
+        let command = fs::read("/proc/2/comm").unwrap_or_default();
+        assert_eq!(sees_host(), command == b"kthreadd\n");
+    }
+
+    #[test]
+    fn only_errors_of_an_ended_process_say_so() {
+        for (errno, expected) in [
+            (libc::ENOENT, true),
+            (libc::ESRCH, true),
+            (libc::EACCES, false),
+            (libc::EIO, false),
+        ] {
+            let err = io::Error::from_raw_os_error(errno);
+            assert_eq!(has_ended(&err), expected, "{err}");
+        }
+    }
 }

@@ -307,3 +307,31 @@ fn with_8_workers_that_wait_no_other_one_is_started() {
     let (read, _) = serve(&mut supervisor, now);
     assert_eq!(read, [9]);
 }
+
+#[test]
+fn process_scan_is_complete_if_all_that_run_were_read() {
+    let denied = || Unread::Denied("EACCES".into());
+    for (pid, why, is_complete, has_unreadable) in [
+        (7, Unread::Ended, true, false),
+        (7, denied(), false, true),
+        // Some kernels deny access to the host's init process, which is not an agent.
+        (INIT_PID, denied(), true, false),
+        (INIT_PID, Unread::Skipped, false, false),
+        (7, Unread::Skipped, false, false),
+        (7, Unread::Failed("EIO".into()), false, false),
+    ] {
+        let mut supervisor = Supervisor::new("/none".into());
+        supervisor.job(Kind::Scan).end.is_complete = true;
+        let turn = Turn {
+            pid,
+            uid: 0,
+            rank: 0,
+            order: Order::Scan(pid),
+        };
+        supervisor.respond(&turn, Answer::Unread(why.clone()));
+        let end = &supervisor.job(Kind::Scan).end;
+        let found = (end.is_complete, end.has_unreadable);
+        assert_eq!(found, (is_complete, has_unreadable), "{pid} {why:?}");
+        assert_eq!(supervisor.responses, []);
+    }
+}

@@ -290,3 +290,44 @@ fn several_writers_are_returned_once_for_each_set() {
     liveness.check(file.as_file(), later, CHECK_PERIOD);
     assert!(liveness.needs_scan(), "one of them has ended");
 }
+
+#[test]
+fn state_is_live_by_a_writer_recent_events_or_a_writers_lease() {
+    let (file, facts, now) = file();
+    let _tail = File::open(file.path()).expect("there");
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
+    let seen = |liveness: &Liveness| [false, true].map(|is_recent| liveness.state(is_recent));
+    assert_eq!(seen(&liveness), [AgentState::Unknown, AgentState::Live]);
+    liveness.lease_kind = LeaseKind::NoWriter;
+    assert_eq!(seen(&liveness), [AgentState::Live; 2]);
+    liveness.holder = Holder::Unknown;
+    assert_eq!(seen(&liveness), [AgentState::Unknown, AgentState::Live]);
+    liveness.writer = Some(ProcessId::default());
+    assert_eq!(seen(&liveness), [AgentState::Live; 2]);
+    liveness.only_readers_since = Some(liveness.change_time);
+    assert_eq!(seen(&liveness), [AgentState::Exited; 2]);
+    (liveness.only_readers_since, liveness.holder) = (None, Holder::Absent);
+    assert_eq!(seen(&liveness), [AgentState::Exited; 2]);
+}
+
+#[test]
+fn file_of_unknown_holder_has_a_writer_for_the_grace_time() {
+    let (file, facts, now) = file();
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
+    liveness.unlinked(now);
+    let check = |liveness: &mut Liveness, after| {
+        // The kernel is not asked again, since it would tell.
+        liveness.check(file.as_file(), now + after, 2 * UNKNOWN_HOLDER_GRACE)
+    };
+    let before = UNKNOWN_HOLDER_GRACE - Duration::from_millis(1);
+    assert_eq!(check(&mut liveness, before), HolderCheck::Held);
+    assert_eq!(
+        check(&mut liveness, UNKNOWN_HOLDER_GRACE),
+        HolderCheck::NoWriter
+    );
+    liveness.writer = Some(ProcessId::default());
+    assert_eq!(
+        check(&mut liveness, UNKNOWN_HOLDER_GRACE),
+        HolderCheck::Held
+    );
+}

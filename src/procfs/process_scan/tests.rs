@@ -159,3 +159,47 @@ fn long_line_of_maps_is_cut() {
     assert_eq!(line, b"b\n");
     assert!(!read_line(&mut maps, &mut line).expect("read"));
 }
+
+#[test]
+fn own_process_and_pmdanixl_are_not_agents() {
+    let process = |pid, uid, command: &str| MappingProcess {
+        id: ProcessId { pid, start: 1 },
+        addresses: Vec::new(),
+        uid,
+        command: command.into(),
+    };
+    let own = geteuid().as_raw();
+    for (process, is_pmdanixl, is_agent) in [
+        (process(u32::MAX, 0, "pmdanixl"), true, false),
+        (process(u32::MAX, own, "pmdanixl"), own == 0, false),
+        (process(u32::MAX, 4242, "pmdanixl"), true, true),
+        (process(u32::MAX, 4243, "pmdanixl"), false, true),
+        (process(u32::MAX, 0, "python3"), false, true),
+        (process(std::process::id(), 0, "python3"), false, false),
+    ] {
+        let found = (process.is_pmdanixl(&[4242]), process.is_agent());
+        assert_eq!(found, (is_pmdanixl, is_agent), "{process:?}");
+    }
+}
+
+#[test]
+fn nixl_process_without_an_attached_file_has_no_telemetry() {
+    let (file, _mapping, facts) = mapped();
+    let [writer, silent] = [1, 2].map(|pid| ProcessId { pid, start: 1 });
+    let mut found = ProcessScan::of_processes(&facts, file.path(), &[(writer, 1)]);
+    let files = || [(facts.id, file.path())];
+    assert_eq!(found.without_telemetry(files()), None);
+    found.is_complete = true;
+    assert_eq!(found.without_telemetry(files()), Some(Vec::new()));
+    let nixl_process = |id| NixlProcess {
+        id,
+        uid: 0,
+        command: "python3".into(),
+        libraries: Libraries::default(),
+    };
+    found.nixl_processes = [writer, silent].map(nixl_process).into();
+    assert_eq!(found.without_telemetry(files()), Some(vec![silent]));
+    found.is_complete = false;
+    assert_eq!(found.without_telemetry(files()), None, "one may be hidden");
+    assert!(found.has(writer) && !found.has(silent));
+}
