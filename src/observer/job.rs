@@ -8,6 +8,7 @@ use crate::observer::protocol::{End, Kind, Order, Request, SocketRequest};
 use crate::observer::turns::{Turn, Turns};
 use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::process_scan::ScanRequest;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -44,8 +45,8 @@ impl Job {
     }
 }
 
-/// Returns what is to be read for a request.
-pub fn turns(request: &Request) -> (Kind, Vec<Turn>) {
+/// Returns what is to be read for a request. `users` are those of [`all_processes`].
+pub fn turns(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Vec<Turn>) {
     let turn = |pid, uid, rank, order| Turn {
         pid,
         uid,
@@ -53,7 +54,7 @@ pub fn turns(request: &Request) -> (Kind, Vec<Turn>) {
         order,
     };
     match request {
-        Request::Scan(request) => (Kind::Scan, all_processes(request)),
+        Request::Scan(request) => (Kind::Scan, all_processes(request, users)),
         Request::Sockets(requests) => {
             let of = |one: &SocketRequest| {
                 turn(
@@ -79,22 +80,30 @@ pub fn turns(request: &Request) -> (Kind, Vec<Turn>) {
     }
 }
 
-/// Returns all processes of /proc that are to be read, and the directory with the logs of pods.
-fn all_processes(request: &ScanRequest) -> Vec<Turn> {
+/// Returns all processes of /proc that are to be read, and the directory with the logs of pods. `users` are the real users of processes
+/// whose directory belongs to root, as they were when each was seen first: a process that is not dumpable has such a directory
+/// (proc_pid(5)), and to find out its user takes longer than the rest.
+fn all_processes(request: &ScanRequest, users: &mut HashMap<u32, u32>) -> Vec<Turn> {
     let names = list_names_at(Path::new("/proc")).unwrap_or_default();
     let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
-    let process = |pid: u32| {
-        // The directory of a process that is not dumpable belongs to root (proc_pid(5)).
+    let pids: HashSet<u32> = pids.collect();
+    users.retain(|pid, _| pids.contains(pid));
+    let mut process = |pid: u32| {
         let owner = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-        let real = || ProcessDir::open(pid).ok()?.uid();
-        let uid = if owner == 0 { real() } else { Some(owner) };
-        let uid = uid.unwrap_or_default();
-        let order = Order::Scan(pid);
-        Some((pid, uid, order))
+        let uid = match owner {
+            0 => *users.entry(pid).or_insert_with(|| {
+                let real = || ProcessDir::open(pid).ok()?.uid();
+                real().unwrap_or_default()
+            }),
+            owner => owner,
+        };
+        Some((pid, uid, Order::Scan(pid)))
     };
     let logs = (!request.pod_logs.as_os_str().is_empty())
         .then(|| (0, 0, Order::Pods(request.pod_logs.clone())));
-    let all = logs.into_iter().chain(pids.filter_map(process));
+    let all = logs
+        .into_iter()
+        .chain(pids.into_iter().filter_map(&mut process));
     all.map(|(pid, uid, order)| Turn {
         pid,
         uid,

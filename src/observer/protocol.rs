@@ -167,6 +167,8 @@ pub enum Answer {
     Pods(Pods),
     /// Process, for a process scan.
     Scanned(ScannedProcess),
+    /// Process with nothing that a process scan looks for. True if all of it was read.
+    Nothing(bool),
     /// Open files of a process, and its version of NIXL.
     Sockets(OpenFiles, Option<String>),
     /// What `--check` has asked for.

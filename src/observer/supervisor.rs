@@ -20,6 +20,7 @@ use crate::procfs::process_dir::uid;
 use crate::procfs::process_scan::ScanRequest;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -68,6 +69,8 @@ pub struct Supervisor {
     /// What the current process scan looks for, and its number.
     sought: (ScanRequest, u64),
     connections: KnownConnections,
+    /// Real users of processes whose directory belongs to root, by process id.
+    users: HashMap<u32, u32>,
     responses: Vec<Response>,
 }
 
@@ -81,6 +84,7 @@ impl Supervisor {
             aside: Vec::new(),
             sought: (ScanRequest::default(), 0),
             connections: KnownConnections::default(),
+            users: HashMap::new(),
             responses: Vec::new(),
         }
     }
@@ -91,7 +95,7 @@ impl Supervisor {
 
     /// Begins to serve a request.
     pub fn begin(&mut self, request: Request, now: Instant) {
-        let (kind, turns) = job::turns(&request);
+        let (kind, turns) = job::turns(&request, &mut self.users);
         match request {
             Request::Scan(request) => self.sought = (request, self.sought.1 + 1),
             Request::Sockets(requests) => {
@@ -289,11 +293,12 @@ impl Supervisor {
     fn respond(&mut self, turn: &Turn, answer: Answer) {
         let response = match (answer, &turn.order) {
             (Answer::Pods(pods), _) => Response::Pods(pods),
+            (Answer::Nothing(is_complete), _) => {
+                self.job(Kind::Scan).end.is_complete &= is_complete;
+                return;
+            }
             (Answer::Scanned(process), _) => {
                 self.job(Kind::Scan).end.is_complete &= process.is_complete;
-                if !process.has_something() {
-                    return;
-                }
                 Response::Scanned(process)
             }
             (Answer::Sockets(files, version), Order::Sockets(request)) => {

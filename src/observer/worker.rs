@@ -81,16 +81,22 @@ fn read(
     sought: &ScanRequest,
     may_read: &mut dyn FnMut(ProcessId) -> bool,
 ) -> Answer {
-    let answer = match order {
-        Order::Pods(logs) => Ok(Answer::Pods(Pods::read(logs))),
-        Order::Scan(pid) => ScannedProcess::read(*pid, sought, may_read).map(Answer::Scanned),
-        Order::Sockets(request) => read_sockets(request, may_read),
-        Order::LookUp(_, questions) => {
-            let answers = lookup::look_up(questions, Instant::now() + ANSWER_TIME);
-            Ok(Answer::LookedUp(answers))
-        }
-        Order::Examine(subject) => examination::read(subject, may_read),
-    };
+    let answer =
+        match order {
+            Order::Pods(logs) => Ok(Answer::Pods(Pods::read(logs))),
+            Order::Scan(pid) => ScannedProcess::read(*pid, sought, may_read).map(|process| {
+                match process.has_something() {
+                    true => Answer::Scanned(process),
+                    false => Answer::Nothing(process.is_complete),
+                }
+            }),
+            Order::Sockets(request) => read_sockets(request, may_read),
+            Order::LookUp(_, questions) => {
+                let answers = lookup::look_up(questions, Instant::now() + ANSWER_TIME);
+                Ok(Answer::LookedUp(answers))
+            }
+            Order::Examine(subject) => examination::read(subject, may_read),
+        };
     answer.unwrap_or_else(|err| {
         Answer::Unread(match err.kind() {
             _ if has_ended(&err) => Unread::Ended,
