@@ -143,7 +143,7 @@ pub fn is_alone() -> bool {
     let status = Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
         .arg(program)
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", test, "--nocapture", "--include-ignored"])
         .env(ALONE, "1")
         .stdin(Stdio::null())
         .status()
