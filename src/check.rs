@@ -152,7 +152,7 @@ pub fn run(
     };
     for pid in summary.seen.stalled.clone() {
         let problem = format!(
-            "process {pid} blocks every read of its memory, so that it and other processes of its user or container cannot be examined; end it"
+            "process {pid} does not answer a read of its memory or sockets, so that it and other processes of its user or container cannot be examined; end it, or run this again if the host is busy"
         );
         summary.problem(out, problem)?;
     }

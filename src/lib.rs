@@ -15,11 +15,11 @@
 //! | [`stats`] | what events add up to: histograms, pairing of bytes and times, the window of the last minute |
 //! | [`ring`] | NIXL's ring in shared memory, and its consumer |
 //! | [`config`] | command line, configuration file, PCP's own settings |
-//! | [`procfs`] | processes that write a file, and what /proc tells of them; worker thread |
+//! | [`procfs`] | processes that write a file, and what /proc tells of them |
 //! | [`store`] | files of NIXL's `prometheus_mp` exporter |
 //! | [`discovery`] | directories that are scanned, candidates in them, rejections |
 //! | [`rights`] | user, capabilities, Landlock |
-//! | [`observer`] | what is read of other processes; worker process |
+//! | [`observer`] | what is read of other processes; observer and worker processes |
 //! | [`transport`] | processes that use NIXL, and what they transfer by TCP |
 //! | [`journal`] | the state file, which makes totals survive a kill |
 //! | [`source`] | attached files: a ring that is drained or followed, a store that is read |

@@ -2,7 +2,7 @@
 
 //! What is read of other processes, in processes of its own.
 //!
-//! The daemon has requests for the observer ([`client`]). The observer ([`service`], [`supervisor`]) touches nothing foreign: it starts workers
+//! The daemon has requests for the observer ([`client`]). The observer ([`service`], [`supervisor`]) reads nothing that can block: it starts workers
 //! ([`worker`]) that do, one process at a time, ends those that wait for a process, and shares the time between users (`turns`).
 
 use std::time::Duration;

@@ -55,7 +55,7 @@ pub(super) struct ProcessScans {
     pub asks: bool,
     /// Time that scans have taken for the files of each user.
     asked: UserTime,
-    /// Users for whose files the current scan is. None: it is full.
+    /// Users for whose files the current scan is, or the next one if it is full. None: it comes with the time.
     askers: HashSet<u32>,
     /// When the pause after the last scan ends. `None`: there was no scan yet.
     pause_ends: Option<Instant>,
@@ -92,15 +92,24 @@ impl ProcessScans {
         self.applied.is_some()
     }
 
+    /// True if the files of a user may cause a scan now.
+    fn may_ask(&self, uid: u32) -> bool {
+        self.asked.of(uid) <= Some(MAX_ASKED)
+    }
+
     /// Takes over what the observer has found.
     fn note(&mut self, response: Response, now: Instant) {
+        // Of a process that has answered late.
+        let may_ask = match &response {
+            Response::Scanned(late) => self.late.len() < MAX_LATE && self.may_ask(late.process.uid),
+            _ => false,
+        };
         match (response, &mut self.running) {
             (Response::Pods(pods), Some(scan)) => scan.pods = pods,
             (Response::Scanned(process), Some(scan)) => scan.add(process),
-            (Response::Scanned(process), None)
-                if !process.files.is_empty() && self.late.len() < MAX_LATE =>
-            {
-                // A full scan finds out what it writes.
+            (Response::Scanned(process), None) if may_ask && !process.files.is_empty() => {
+                // A full scan finds out what it writes. Its user pays for that, or slow processes would cause one after the other.
+                self.askers.insert(process.process.uid);
                 self.late.push(process);
                 self.last_full = None;
             }
@@ -277,7 +286,6 @@ impl Collector {
         let scans = &mut self.process_scans;
         let is_full = scans.is_full_due(now);
         scans.asked.pay_back(now, |_| false);
-        scans.askers.clear();
         let mut files = HashMap::new();
         // Of all files, to tell which processes use NIXL without telemetry.
         let mut inodes = HashSet::new();
@@ -286,7 +294,7 @@ impl Collector {
                 let file = &mut source.file;
                 inodes.insert(file.facts.id.ino);
                 let uid = file.facts.uid;
-                let may_ask = is_full || scans.asked.of(uid) <= Some(MAX_ASKED);
+                let may_ask = is_full || scans.may_ask(uid);
                 if may_ask && file.liveness.begin_process_scan(is_full) {
                     scans.askers.extend((!is_full).then_some(uid));
                     let changed = file.liveness.change_time();
@@ -401,5 +409,34 @@ impl Collector {
         // It may be published before the next drain.
         agent.update_state(now, false, &mut self.shared);
         self.agents.end_poll(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_whose_processes_answer_late_asks_for_a_part_of_the_time() {
+        let (mut scans, now) = (ProcessScans::default(), Instant::now());
+        let mut count = 0;
+        loop {
+            scans.last_full = Some(now);
+            scans.note(Response::Scanned(ScannedProcess::with_file(7, 4242)), now);
+            if scans.last_full.is_some() {
+                break;
+            }
+            scans.running = Some(ProcessScan::default());
+            let end = End {
+                duration: MAX_ASKED / 2,
+                ..End::default()
+            };
+            scans.note(Response::Done(Kind::Scan, end), now);
+            count += 1;
+        }
+        assert_eq!(
+            (count, scans.may_ask(4242), scans.may_ask(0)),
+            (3, false, true)
+        );
     }
 }

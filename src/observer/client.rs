@@ -3,7 +3,7 @@
 //! The daemon's side of the observer. Never waits for it longer than it is told to.
 
 use crate::log;
-use crate::observer::link::Link;
+use crate::observer::link::{END_TIME, Link};
 use crate::observer::protocol::{Kind, Request, Response, Stalled};
 use crate::observer::workers::{MAX_WAITING, ending};
 use crate::rights::privilege;
@@ -17,9 +17,7 @@ use std::time::{Duration, Instant};
 /// Option that makes this program the observer.
 pub const OPTION: &str = "--observer";
 /// What follows from an observer that does not run, for the log.
-pub const CONSEQUENCE: &str = "processes are not looked at any more: new agents have no labels, and nixl.process, nixl.peer, nixl.agent.tcp_share and nixl.agents.silent have no values; restart pmcd";
-/// Time in which a process that has closed its pipes ends.
-const END_TIME: Duration = Duration::from_millis(100);
+pub const CONSEQUENCE: &str = "processes are not looked at any more: new agents have no labels of their process, and after a minute nixl.process, nixl.peer, nixl.agent.tcp_share and nixl.agents.silent have no values; restart pmcd";
 
 /// The observer, as long as it runs.
 #[derive(Debug, Default)]
@@ -58,12 +56,16 @@ impl Observer {
         }
     }
 
-    /// Returns the responses since the last call. Waits for one for `wait` at most. Those about workers are logged instead.
+    /// Returns the responses since the last call. Waits for one for `wait` at most. A process that has stalled is logged as well, and
+    /// a worker that has failed is only logged.
     pub fn receive(&mut self, wait: Duration) -> Vec<Response> {
         let (mut responses, end) = (Vec::new(), Instant::now() + wait);
         while let Some(link) = &mut self.link {
             match link.receive() {
-                Ok(Some(Response::Stalled(stalled))) => log_stalled(&stalled),
+                Ok(Some(Response::Stalled(stalled))) => {
+                    log_stalled(&stalled);
+                    responses.push(Response::Stalled(stalled));
+                }
                 Ok(Some(Response::WorkerFailed(why))) => {
                     tracing::warn!("observer: a worker cannot go on: {why}");
                 }

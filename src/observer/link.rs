@@ -22,6 +22,9 @@ const PIPE_LEN: i32 = 1 << 20;
 /// Limit of a message, in bytes. A process with 32,768 connections is the longest one.
 const MAX_MESSAGE: usize = 1 << 24;
 
+/// Time in which a child whose pipes are closed ends.
+pub const END_TIME: Duration = Duration::from_millis(100);
+
 /// A child process that gets messages `S` and returns messages `R`.
 #[derive(Debug)]
 pub struct Link<S, R> {

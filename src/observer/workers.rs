@@ -3,7 +3,7 @@
 //! Worker processes: started, kept for the next order, killed, and waited for.
 
 use crate::observer::group::Group;
-use crate::observer::link::{Closed, Link};
+use crate::observer::link::{Closed, END_TIME, Link};
 use crate::observer::protocol::{Answer, Task};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -17,8 +17,6 @@ pub const OPTION: &str = "--observer-worker";
 pub const SKIP_TIME: Duration = Duration::from_secs(600);
 /// With this many workers that wait, no other one is started.
 pub const MAX_WAITING: usize = 8;
-/// Time in which a worker that has closed its pipes ends.
-const END_TIME: Duration = Duration::from_millis(100);
 /// Pause after a worker that has failed, and its limit. It doubles with each one that follows.
 const PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
