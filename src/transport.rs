@@ -279,8 +279,11 @@ impl Transports {
                 self.unlisted.insert(id, process);
                 Some(id)
             }
-            Response::Failed(id, why) => {
+            Response::Failed { id, why, version } => {
                 let process = self.processes.get_mut(&id)?;
+                if version.is_some() {
+                    (process.version, process.is_version_read) = (version, true);
+                }
                 if process.failure.as_ref() != Some(&why) {
                     let _about = log::about(Some(process.found.uid));
                     tracing::info!(

@@ -70,8 +70,15 @@ pub enum Response {
     Sockets(SocketReading),
     /// A process whose sockets were to be read has ended.
     Ended(ProcessId),
-    /// A process runs, and its sockets could not be read, for this reason.
-    Failed(ProcessId, String),
+    /// A process runs, and its sockets could not be read.
+    Failed {
+        /// Process.
+        id: ProcessId,
+        /// Reason.
+        why: String,
+        /// Version of NIXL, if it was requested and is known.
+        version: Option<String>,
+    },
     /// What `--check` has asked for.
     Examined(Examination),
     /// Answers of the name services.
@@ -169,8 +176,8 @@ pub enum Answer {
     Scanned(ScannedProcess),
     /// Process with nothing that a process scan looks for. True if all of it was read.
     Nothing(bool),
-    /// Open files of a process, and its version of NIXL.
-    Sockets(OpenFiles, Option<String>),
+    /// Open files of a process, or why they cannot be read, and its version of NIXL.
+    Sockets(Result<OpenFiles, String>, Option<String>),
     /// What `--check` has asked for.
     Examined(Examination),
     /// Answers of the name services.

@@ -301,7 +301,12 @@ impl Supervisor {
                 self.job(Kind::Scan).end.is_complete &= process.is_complete;
                 Response::Scanned(process)
             }
-            (Answer::Sockets(files, version), Order::Sockets(request)) => {
+            (Answer::Sockets(Err(why), version), Order::Sockets(request)) => Response::Failed {
+                id: request.id,
+                why,
+                version,
+            },
+            (Answer::Sockets(Ok(files), version), Order::Sockets(request)) => {
                 let added = self
                     .connections
                     .add(request.id, request.was_counted, &files);
@@ -327,7 +332,11 @@ impl Supervisor {
                     self.connections.remove(request.id);
                     Response::Ended(request.id)
                 }
-                Unread::Denied(why) | Unread::Failed(why) => Response::Failed(request.id, why),
+                Unread::Denied(why) | Unread::Failed(why) => Response::Failed {
+                    id: request.id,
+                    why,
+                    version: None,
+                },
                 Unread::Skipped => return,
             },
             _ => return,

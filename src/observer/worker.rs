@@ -115,7 +115,10 @@ fn read_sockets(
     if !may_read(request.id) {
         return Err(ErrorKind::TimedOut.into());
     }
-    let files = sockets::read(&directory)?;
+    let files = match sockets::read(&directory) {
+        Err(err) if has_ended(&err) => return Err(err),
+        files => files.map_err(|err| err.to_string()),
+    };
     let library = request.library.as_deref();
     let version = library.and_then(|library| version::of_library(&directory, library));
     Ok(Answer::Sockets(files, version))

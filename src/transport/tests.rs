@@ -72,11 +72,20 @@ fn version_is_requested_until_it_was_read_or_has_stalled() {
     let read = apply(&mut transports, Response::Sockets(reading));
     assert_eq!(read, Some(id(2)));
     assert_eq!(requested(&mut transports), [3]);
-    let failed = Response::Failed(id(3), "for a while".into());
-    apply(&mut transports, failed);
-    assert_eq!(requested(&mut transports), [3]);
+    let mut fail = |version: Option<&str>| {
+        let failed = Response::Failed {
+            id: id(3),
+            why: "for a while".into(),
+            version: version.map(str::to_owned),
+        };
+        apply(&mut transports, failed);
+        requested(&mut transports)
+    };
+    assert_eq!(fail(None), [3]);
+    assert!(fail(Some("1.4.1")).is_empty());
     let version = |pid| transports.get(id(pid)).expect("there").version.as_deref();
-    assert_eq!([version(1), version(2)], [None, Some("1.5.1")]);
+    let versions = [version(1), version(2), version(3)];
+    assert_eq!(versions, [None, Some("1.5.1"), Some("1.4.1")]);
 }
 
 #[test]
