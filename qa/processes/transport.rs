@@ -5,16 +5,18 @@
 
 mod connections;
 mod limits;
+mod rights;
 mod stalls;
 mod worker;
 
 use crate::support::fleet::is_possible;
 use crate::support::pdu::Link;
 use crate::support::scripted::{Process, Tcp, workers};
-use crate::support::writer::{Kind, RingWriter};
+use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, wait_for};
 use pmdanixl::metrics::PROCESSES;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Home of a test that runs alone. `None` if the test has run in its own PID namespace.
 fn home() -> Option<Home> {
@@ -32,7 +34,13 @@ fn sender(home: &Home, to: &str, uid: u32) -> Process {
 
 /// Makes a ring with an event of one byte. The daemon then scans processes at once, not within a minute, to find the one that writes it.
 fn ring(home: &Home, name: &str) -> RingWriter {
-    let mut ring = home.new_ring(name, 64);
+    ring_in(&home.rings(), name)
+}
+
+/// Makes a ring with an event of one byte in a directory.
+fn ring_in(directory: &Path, name: &str) -> RingWriter {
+    let ring = RingWriter::create(&directory.join(name), Layout::V4, 64);
+    let mut ring = ring.expect("room");
     assert!(ring.push(Kind::TxBytes, 1));
     ring
 }

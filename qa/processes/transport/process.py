@@ -27,7 +27,8 @@ import fuse  # noqa: E402
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_void_p
 PAGE = mmap.PAGESIZE
-PR_SET_PDEATHSIG = 1
+# linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 # linux/userfaultfd.h
 SYS_USERFAULTFD = {"x86_64": 323, "aarch64": 282}.get(os.uname().machine)
 UFFDIO_API, UFFDIO_REGISTER = 0xC018AA3F, 0xC020AA00
@@ -56,6 +57,17 @@ def become(uid):
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
+
+
+def set_title(title):
+    """Overwrites arguments and environment, like the package setproctitle."""
+    # The fields behind the name, of which the first is the third (proc_pid_stat(5)).
+    with open("/proc/self/stat", encoding="utf-8") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    arg_start, arg_end, env_start, env_end = (int(fields[number - 3]) for number in range(48, 52))
+    ctypes.memset(env_start, 0, env_end - env_start)
+    ctypes.memset(arg_start, 0, arg_end - arg_start)
+    ctypes.memmove(arg_start, title, len(title))
 
 
 def allow_files(number):

@@ -1,38 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The worker process: its rights and descriptors, its end and that of the daemon, and the settings that it depends on.
+//! The worker process: its end and that of the daemon, and the settings that it depends on.
 
 use super::connections::server;
+use super::rights::rights;
 use super::{Process, exact_row, home, row_goes, row_when, rows, sender, workers};
-use crate::support::other_user::{STRANGER, VICTIM, open_to_all};
+use crate::support::other_user::{STRANGER, VICTIM};
 use crate::support::pdu::{Link, Sent};
 use crate::support::scripted::observers;
-use crate::support::{Home, PMDANIXL, wait_for};
+use crate::support::{Home, wait_for};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
-use std::process::Command;
+use std::os::fd::AsFd;
+use std::os::unix::fs::chown;
 
 /// Pid of the only worker.
-fn worker() -> u32 {
+pub fn worker() -> u32 {
     wait_for("there is a worker", || match workers()[..] {
         [(pid, _)] => Some(pid),
         _ => None,
     })
 }
 
-/// A field of /proc/PID/status.
-fn status(pid: u32, field: &str) -> String {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let mut lines = status.lines();
-    let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    value.expect(field).trim().to_owned()
-}
-
-/// Kills a process.
-fn end(pid: u32) {
+/// Sends a signal to a process, unless it has ended.
+pub fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a pid"));
-    kill(pid, Signal::SIGKILL).expect("it runs");
+    let _ = kill(pid, signal);
 }
 
 fn reload(home: &Home, link: &mut Link, settings: &str) {
@@ -42,33 +37,67 @@ fn reload(home: &Home, link: &mut Link, settings: &str) {
     link.store(&reload).expect("accepted");
 }
 
+/// True if a worker has something to read that it has not begun with.
+fn has_order(worker: u32) -> bool {
+    let orders = fs::File::open(format!("/proc/{worker}/fd/0")).expect("its pipe");
+    let mut orders = [PollFd::new(orders.as_fd(), PollFlags::POLLIN)];
+    poll(&mut orders, PollTimeout::ZERO).expect("asked") == 1
+}
+
 #[test]
-fn killed_worker_moves_no_counter_back() {
+fn ten_killed_workers_move_no_counter_back() {
+    const KILLS: u32 = 10;
     let Some(home) = home() else { return };
     let (_server, to) = server();
     let mut process = Process::start(&home);
     process.run(&format!("both = connect({to}, 2); send(both, 1000)"));
     let mut link = Link::open(&home);
     let pid = process.pid();
-    let mut last = row_when(&mut link, pid, "there", |_| true);
-    for _ in 0..2 {
+    let mut last = exact_row(&mut link, &mut process, "both");
+    let of_first = rights(worker());
+    for kill in 0..KILLS {
         let killed = worker();
-        end(killed);
+        // Each second one has not read what was ordered.
+        let is_reading = kill % 2 == 1;
+        if is_reading {
+            signal(killed, Signal::SIGSTOP);
+        }
+        process.run("send(both, 100)");
+        // A ring causes a process scan, unless its user has caused many, and a new process a socket scan.
+        let child = process.number("fork('[each.close() for each in both]')");
+        let name = format!("new-{kill}");
+        let _ring = super::ring_in(home.dir(), &name);
+        chown(home.path(&name), Some(VICTIM + kill), None).expect("root");
+        fs::rename(home.path(&name), home.ring(&name)).expect("ours");
+        if is_reading {
+            wait_for("the worker has an order", || {
+                has_order(killed).then_some(())
+            });
+        }
+        signal(killed, Signal::SIGKILL);
+        let expected = process.counts("both");
         wait_for("another worker counts", || {
-            process.run("send(both, 100)");
-            let row = rows(&mut link)[&pid];
+            let row = rows(&mut link).remove(&pid)?;
             assert!(row.sent >= last.sent, "{row:?} after {last:?}");
-            assert!(row.sent <= process.counts("both").sent, "{row:?}");
-            (row.sent > last.sent).then_some(())
+            assert!(row.sent <= expected.sent, "{row:?}");
+            last = row;
+            (row == expected).then_some(())
         });
-        assert_ne!(worker(), killed);
-        last = rows(&mut link)[&pid];
+        let next = worker();
+        assert_ne!(next, killed);
+        assert_eq!(rights(next), of_first, "after {kill} kills");
+        process.run(&format!("end({child})"));
     }
-    // What was read is known to the observer.
-    exact_row(&mut link, &mut process, "both");
-    // A kill between two readings costs nothing.
-    let messages = home.log().matches("a worker cannot go on: ").count();
-    assert!(messages <= 2, "{}", home.log());
+    // A kill between two readings costs nothing, and an answer ends a series of failures.
+    let log = home.log();
+    let failures = log
+        .lines()
+        .filter(|line| line.contains(": a worker cannot go on: "));
+    let failures = Vec::from_iter(failures);
+    let count = u32::try_from(failures.len()).expect("few");
+    assert!((KILLS / 2..=KILLS).contains(&count), "{log}");
+    let is_first = |line: &&str| line.ends_with("the next one starts in 1 s");
+    assert!(failures.iter().all(is_first), "{failures:?}");
     let mut new = Process::start(&home);
     new.run(&format!("one = connect({to}); send(one, 5000)"));
     let _ring = super::ring(&home, "new");
@@ -97,7 +126,7 @@ fn observer_and_worker_end_with_a_killed_daemon_and_worker_with_a_killed_observe
     };
     assert_eq!(control(&mut link, "observer"), 1);
     let used = control(&mut link, "cpu_time");
-    end(observers()[0].0);
+    signal(observers()[0].0, Signal::SIGKILL);
     wait_for_end();
     wait_for("the daemon says so", || {
         assert!(link.sent().is_empty());
@@ -161,52 +190,4 @@ fn only_processes_of_owners_have_rows() {
     assert_eq!(rows(&mut link).len(), 1);
     // A user that is no owner cannot hide another one.
     assert_eq!(processes[0].run("1"), "1");
-}
-
-#[test]
-fn worker_of_another_user_keeps_two_capabilities() {
-    const DAC_READ_SEARCH: u64 = 1 << 2;
-    const SYS_PTRACE: u64 = 1 << 19;
-    let Some(home) = home() else { return };
-    open_to_all(home.dir(), 0o755);
-    home.set("user = \"nobody\"");
-    let (_server, to) = server();
-    let users = [0, 65_534, VICTIM];
-    let mut processes = users.map(|uid| sender(&home, &to, uid));
-    let mut link = Link::open(&home);
-    for process in &mut processes {
-        exact_row(&mut link, process, "one");
-    }
-    let worker = worker();
-    let kept = format!("{:016x}", DAC_READ_SEARCH | SYS_PTRACE);
-    for set in ["CapEff", "CapPrm"] {
-        assert_eq!(status(worker, set), kept, "{set}");
-    }
-    for set in ["CapInh", "CapAmb"] {
-        assert_eq!(status(worker, set), "0000000000000000", "{set}");
-    }
-    assert_eq!(status(worker, "NoNewPrivs"), "1");
-    assert_eq!(status(worker, "Uid"), "65534\t65534\t65534\t65534");
-    assert_eq!(status(link.pid(), "CapAmb"), "0000000000000000");
-}
-
-#[test]
-fn worker_has_only_its_pipes_open() {
-    let Some(home) = home() else { return };
-    let _process = Process::start(&home);
-    // pmcd leaves some of its descriptors open in the daemon.
-    let mut daemon = Command::new("sh");
-    daemon.args(["-c", "exec \"$0\" \"$@\" 7</dev/null 9</dev/zero", PMDANIXL]);
-    let _link = Link::start(&home, daemon).expect("it starts");
-    let worker = worker();
-    let open = || {
-        let names = fs::read_dir(format!("/proc/{worker}/fd")).expect("it runs");
-        let names = names.flatten().map(|name| name.file_name());
-        let mut names: Vec<_> = names.collect();
-        names.sort_unstable();
-        names
-    };
-    // It closes the others at its start.
-    let found = crate::support::soon(|| (open() == ["0", "1", "2"]).then_some(()));
-    assert!(found.is_some(), "{:?}", open());
 }
