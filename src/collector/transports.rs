@@ -82,3 +82,94 @@ pub(super) fn process_of(agent: &Agent) -> Option<ProcessId> {
     let is_only = !agent.is_shared() && writers.all(|writer| writer == Some(first));
     is_only.then_some(first)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::observer::client::Observer;
+    use crate::observer::group::Group;
+    use crate::observer::protocol::{End, Kind, Response, Stalled};
+    use crate::procfs::process_scan::library::Libraries;
+    use crate::procfs::process_scan::scanned::ScannedProcess;
+    use std::path::Path;
+    use std::process::Command;
+    use std::time::Duration;
+
+    /// Commands of an observer that answers each process scan, and each socket scan. It writes down all requests.
+    const SERVE: &str = "#!/bin/sh
+cd \"${0%/*}\"
+while read -r request; do
+    printf '%s\\n' \"$request\" >>requests
+    case $request in
+        '{\"Scan\"'*) cat scan ;;
+        '{\"Sockets\"'*) cat sockets ;;
+    esac
+done
+";
+
+    /// Writes responses to a file.
+    fn write(path: &Path, responses: &[Response]) {
+        let lines = responses.iter().map(serde_json::to_string);
+        let lines = lines.map(|line| line.expect("JSON") + "\n");
+        std::fs::write(path, lines.collect::<String>()).expect("written");
+    }
+
+    #[test]
+    fn version_of_a_stalled_process_is_not_requested_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name| directory.path().join(name);
+        let process = ScannedProcess {
+            libraries: Libraries {
+                core: Some("/lib/libnixl.so".into()),
+                backends: ["UCX".to_owned()].into(),
+            },
+            ..ScannedProcess::with_file(1 << 30, 4242)
+        };
+        let id = process.process.id;
+        let done = |kind| Response::Done(kind, End::default());
+        write(
+            &path("scan"),
+            &[Response::Scanned(process), done(Kind::Scan)],
+        );
+        let stalled = Response::Stalled(Stalled {
+            kind: Kind::Sockets,
+            process: Some((id, Group::User(4242))),
+            uid: Some(4242),
+            waiting: 1,
+        });
+        write(&path("sockets"), &[stalled, done(Kind::Sockets)]);
+        // By another process: a file that this one writes cannot be executed while a thread forks.
+        let written = Command::new("/bin/sh")
+            .args(["-c", "printf %s \"$1\" >\"$0\"; chmod 700 \"$0\""])
+            .arg(path("observer"))
+            .arg(SERVE)
+            .status();
+        assert!(written.expect("sh is there").success());
+        let mut agents = Collector::new(&Config::default());
+        agents.set_observer(Observer::start(&path("observer"), &[]).expect("it starts"));
+        let requested = || {
+            let requests = std::fs::read_to_string(path("requests")).unwrap_or_default();
+            let complete = requests
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n'));
+            let sockets = complete.filter_map(|line| match serde_json::from_str(line) {
+                Ok(Request::Sockets(processes)) => Some(processes),
+                _ => None,
+            });
+            let versions = sockets.map(|processes| processes[0].library.is_some());
+            Vec::from_iter(versions)
+        };
+        let mut now = Instant::now();
+        while requested().len() < 2 {
+            agents.maintain(now, now + Duration::from_secs(3600));
+            assert!(agents.observes(), "it has ended");
+            now += Duration::from_secs(1);
+            std::thread::yield_now();
+        }
+        assert_eq!(requested(), [true, false]);
+        // It has a row without values.
+        let process = agents.transports().get(id).expect("a row");
+        assert!(process.reading().is_none() && process.version.is_none());
+    }
+}

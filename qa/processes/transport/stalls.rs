@@ -3,7 +3,7 @@
 //! Processes that stall the worker: one that keeps the lock of its socket, and one that exchanges its descriptors.
 
 use super::connections::server;
-use super::{Process, exact_row, home, ring, row_when, rows, sender, workers};
+use super::{Process, exact_row, home, pids, ring, row_goes, row_when, rows, sender, workers};
 use crate::support::other_user::{STRANGER, VICTIM};
 use crate::support::pdu::Link;
 use crate::support::scripted::{libraries, observers};
@@ -17,15 +17,26 @@ use std::process::Command;
 /// Limit of workers that wait.
 const MOST_WAITING: usize = 8;
 
-/// Starts a process of a user that keeps the lock of its connection.
-fn staller(home: &Home, to: &str, uid: u32) -> Process {
+/// Starts a process of a user that can keep the lock of its connection.
+fn lockable(home: &Home, to: &str, uid: u32) -> Process {
     let mut process = Process::start(home);
     if process.run("(memory := missing_memory())") == "0" {
         leave_out("no userfaultfd(2) here");
     }
     process.run(&format!("become({uid}); one = connect({to})"));
+    process
+}
+
+/// Starts a process of a user that keeps the lock of its connection.
+pub fn staller(home: &Home, to: &str, uid: u32) -> Process {
+    let mut process = lockable(home, to, uid);
     process.run("keep_lock(one[0], memory)");
     process
+}
+
+/// True if a process is an instance.
+fn has_row(link: &mut Link, pid: u32) -> bool {
+    pids(link).values().any(|&row| row == pid)
 }
 
 /// Number of workers that were given up.
@@ -70,7 +81,9 @@ fn locked_socket_costs_one_worker_and_no_other_user() {
     exact_row(&mut link, &mut victim, "one");
     victim.run("send(one, 500)");
     exact_row(&mut link, &mut victim, "one");
+    // Its row has no values, and stays.
     assert!(!rows(&mut link).contains_key(&staller.pid()));
+    assert!(has_row(&mut link, staller.pid()));
     assert_eq!(given_up(&home), 1);
 
     let is_stuck = || workers().iter().any(|(_, state)| *state == 'D');
@@ -86,6 +99,32 @@ fn locked_socket_costs_one_worker_and_no_other_user() {
     assert!(is_stuck(), "the worker still waits");
     drop(staller);
     wait_for("the worker ends", || (!is_stuck()).then_some(()));
+}
+
+#[test]
+#[ignore = "a reading counts for a minute"]
+fn process_that_stalls_keeps_its_row_and_loses_its_values() {
+    let Some(home) = home() else { return };
+    let (_server, to) = server();
+    let mut process = lockable(&home, &to, STRANGER);
+    process.run("send(one, 1000)");
+    let mut victim = sender(&home, &to, VICTIM);
+    let mut link = Link::open(&home);
+    let pid = process.pid();
+    let before = exact_row(&mut link, &mut process, "one");
+    process.run("keep_lock(one[0], memory)");
+    wait_for("the values go", || {
+        let row = rows(&mut link).remove(&pid);
+        assert!(row.is_none_or(|row| row == before), "{row:?}");
+        row.is_none().then_some(())
+    });
+    assert!(has_row(&mut link, pid));
+    assert_eq!(given_up(&home), 1);
+    victim.run("send(one, 500)");
+    exact_row(&mut link, &mut victim, "one");
+    drop(process);
+    row_goes(&mut link, pid);
+    wait_for("its row goes", || (!has_row(&mut link, pid)).then_some(()));
 }
 
 #[test]
