@@ -4,6 +4,7 @@
 //! so that the daemon sees the processes of this test only.
 
 mod connections;
+mod ends;
 mod limits;
 mod rights;
 mod stalls;
