@@ -2,6 +2,7 @@
 
 //! Processes: labels and states of their agents, and processes without telemetry.
 
+mod check;
 mod facts;
 mod gpu;
 mod labels;
