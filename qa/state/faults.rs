@@ -71,7 +71,7 @@ const LEFT_OUT: [(&str, &str, &str); 16] = [
 
 /// Errors that the daemon takes as an answer, and its reaction.
 const ANSWERS: [(&str, &str, &str, &str); 1] = [(
-    "openat",
+    "openat2",
     "ring",
     "EACCES",
     "an unreadable file is not opened until it changes, and an unwritable ring is followed",

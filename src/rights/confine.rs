@@ -12,8 +12,7 @@ use landlock::{
 };
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::stat::{Mode, fstat};
-use std::os::unix::fs::MetadataExt;
+use nix::sys::stat::{Mode, fstat, stat};
 use std::path::{Path, PathBuf};
 
 /// Newest rules of Landlock that this build uses. An older kernel enforces those that it has.
@@ -109,7 +108,7 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, NotConfined> {
         ("multiproc_dir", &config.multiproc_dir, read),
     ] {
         for pattern in patterns {
-            match reach(pattern) {
+            match reach(pattern)? {
                 Some(path) => allowed.push((path, access)),
                 None => tracing::warn!(
                     "{key}: {} stays out of reach, since {}, and run ./Install again",
@@ -155,33 +154,62 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, NotConfined> {
 /// pattern may be made again. Of a pattern with a wildcard it is the part before that, of any other the mount point of its file system
 /// or, where that is the root directory, what has it. Of a missing directory it is the one above it. `None`: both are missing, or it is
 /// the root directory, which would allow everything.
-fn reach(pattern: &DirectoryPattern) -> Option<PathBuf> {
+///
+/// # Errors
+/// The kernel does not tell whether a directory is there.
+fn reach(pattern: &DirectoryPattern) -> Result<Option<PathBuf>, NotConfined> {
     let prefix = directory::prefix(pattern);
-    let paths = [Some(prefix.as_path()), prefix.parent()];
-    let mut there = paths.into_iter().flatten().find(|path| path.is_dir())?;
+    let mut found = None;
+    for path in [Some(prefix.as_path()), prefix.parent()]
+        .into_iter()
+        .flatten()
+    {
+        if found.is_none() && device(path)?.is_some() {
+            found = Some(path);
+        }
+    }
+    let Some(mut there) = found else {
+        return Ok(None);
+    };
     let is_made_again = there == prefix
         && there == Path::new(&pattern.path)
         && !PERMANENT
             .iter()
             .any(|permanent| there == Path::new(permanent));
     if is_made_again {
-        let mount_point = mount_point(there)?;
+        let mount_point = mount_point(there)?.unwrap_or(there);
         let above = there.parent().filter(|above| *above != Path::new("/"));
         there = match mount_point == Path::new("/") {
             true => above.unwrap_or(there),
             false => mount_point,
         };
     }
-    (there != Path::new("/")).then(|| there.to_owned())
+    Ok((there != Path::new("/")).then(|| there.to_owned()))
 }
 
 /// Returns the directory that the file system of a directory is mounted on.
-fn mount_point(directory: &Path) -> Option<&Path> {
-    let device = |path: &Path| Some(path.metadata().ok()?.dev());
+fn mount_point(directory: &Path) -> Result<Option<&Path>, NotConfined> {
     let own = device(directory)?;
-    { directory.ancestors() }
-        .take_while(|path| device(path) == Some(own))
-        .last()
+    let mut found = None;
+    for path in directory.ancestors() {
+        if device(path)? != own {
+            break;
+        }
+        found = Some(path);
+    }
+    Ok(found)
+}
+
+/// Returns the device of a directory. `None`: it is not there.
+fn device(path: &Path) -> Result<Option<libc::dev_t>, NotConfined> {
+    match stat(path) {
+        Ok(stat) => Ok((stat.st_mode & libc::S_IFMT == libc::S_IFDIR).then_some(stat.st_dev)),
+        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+        Err(why) => Err(NotConfined::Path {
+            path: path.into(),
+            why,
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -191,11 +219,13 @@ mod tests {
     #[test]
     fn rule_is_for_a_directory_that_stays() {
         let dir = tempfile::tempdir().expect("a directory");
-        let at = |path: &str| reach(&DirectoryPattern::of(dir.path().join(path)));
+        let reach = |path: &Path| reach(&DirectoryPattern::of(path)).expect("the kernel tells");
+        let at = |path: &str| reach(&dir.path().join(path));
         std::fs::create_dir_all(dir.path().join("pods/a")).expect("made");
         let there = |path: &str| Some(dir.path().join(path));
         assert_eq!(at("pods/*/nixl"), there("pods"));
-        let top = mount_point(dir.path()).expect("there").to_owned();
+        let top = mount_point(dir.path()).expect("the kernel tells");
+        let top = top.expect("there").to_owned();
         let named = match top == Path::new("/") {
             true => there("pods"),
             false => Some(top),
@@ -203,13 +233,13 @@ mod tests {
         assert_eq!(at("pods/a"), named);
         assert_eq!(at("pods/b"), there("pods"), "it may be made");
         assert_eq!(at("pods/b/nixl"), None);
-        let of = |path: &str| reach(&DirectoryPattern::of(path));
+        let of = |path: &str| reach(Path::new(path));
         assert_eq!(of("/var/tmp"), Some("/var/tmp".into()));
         assert_eq!(of("/no-such-directory"), None, "not all of /");
         assert_eq!(of("/*/nixl"), None, "not all of /");
         assert_eq!(
-            mount_point(Path::new("/proc/self/fd")),
-            Some(Path::new("/proc"))
+            mount_point(Path::new("/proc/self/fd")).ok(),
+            Some(Some(Path::new("/proc")))
         );
     }
 }
