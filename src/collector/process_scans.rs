@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use std::vec;
 
-/// Pause after a process scan, as a multiple of the time that it took, within these bounds. On a host with many processes a scan takes
+/// Pause after a process scan, as a multiple of its cost, within these bounds. On a host with many processes a scan takes
 /// long, and new agents wait for their labels.
 const PAUSE_FACTOR: u32 = 3;
 const MIN_PAUSE: Duration = Duration::from_millis(100);
@@ -30,10 +30,10 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// agent has the other labels in any case.
 const NAME_PATIENCE: Duration = Duration::from_millis(500);
 /// Pause after a full scan, which resolves the writers of all files and finds the processes that use NIXL without telemetry. At least
-/// this multiple of the time that a scan took.
+/// this multiple of what a scan has cost.
 const FULL_PAUSE: Duration = Duration::from_secs(60);
 const FULL_PAUSE_FACTOR: u32 = 200;
-/// Time that scans for the files of a user may take before the user asks for no more: beyond it, a part of the time.
+/// What scans for the files of a user may cost before the user asks for no more: beyond it, a part of the time.
 const MAX_ASKED: Duration = Duration::from_secs(1);
 /// Limit of processes that have answered after the end of a scan.
 const MAX_LATE: usize = 64;
@@ -53,14 +53,14 @@ pub(super) struct ProcessScans {
     user_names: UserNames,
     /// True if a process scan could still resolve the writer of some file.
     pub asks: bool,
-    /// Time that scans have taken for the files of each user.
+    /// What scans for the files of each user have cost.
     asked: UserTime,
     /// Users for whose files the current scan is, or the next one if it is full. None: it comes with the time.
     askers: HashSet<u32>,
     /// When the pause after the last scan ends. `None`: there was no scan yet.
     pause_ends: Option<Instant>,
-    /// Time that the last scan took.
-    last_time: Duration,
+    /// What the last scan has cost.
+    last_cost: Duration,
     /// When the last full scan began. `None`: the next scan is full.
     pub last_full: Option<Instant>,
     /// Processes that use NIXL without telemetry. `None`: not known.
@@ -73,7 +73,7 @@ pub(super) struct ProcessScans {
 
 impl ProcessScans {
     fn is_full_due(&self, now: Instant) -> bool {
-        let every = FULL_PAUSE.max(self.last_time.saturating_mul(FULL_PAUSE_FACTOR));
+        let every = FULL_PAUSE.max(self.last_cost.saturating_mul(FULL_PAUSE_FACTOR));
         self.last_full.is_none_or(|last| now >= last + every)
     }
 
@@ -129,15 +129,18 @@ impl ProcessScans {
             }
         }
         scan.is_complete &= end.is_complete;
+        scan.is_cut = end.is_cut;
+        let cost = end.cost();
         let askers = std::mem::take(&mut self.askers);
         let users = u32::try_from(askers.len()).unwrap_or(u32::MAX).max(1);
         for uid in askers {
-            self.asked.add(uid, end.duration / users);
+            // Others' slow processes are not at the cost of who asks.
+            self.asked.add(uid, cost / users + end.slow(uid));
         }
-        let pause = (end.duration * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE);
+        let pause = (cost * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE);
         self.count += 1;
         self.time += end.duration;
-        (self.last_time, self.pause_ends) = (end.duration, Some(now + pause));
+        (self.last_cost, self.pause_ends) = (cost, Some(now + pause));
         self.result = Some((scan, now + NAME_PATIENCE));
     }
 
@@ -428,7 +431,7 @@ mod tests {
             }
             scans.running = Some(ProcessScan::default());
             let end = End {
-                duration: MAX_ASKED / 2,
+                users: [(4242, (1, MAX_ASKED / 2))].into(),
                 ..End::default()
             };
             scans.note(Response::Done(Kind::Scan, end), now);

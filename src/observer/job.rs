@@ -12,7 +12,10 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Time of a reading for a process scan that no limit counts. A hundred times what it takes usually: a busy host is slow as well.
+const FREE_TIME: Duration = Duration::from_millis(10);
 
 /// The current request of one kind.
 #[derive(Debug)]
@@ -28,10 +31,15 @@ pub struct Job {
 }
 
 impl Job {
-    /// Returns no request. With a limit, requests may take a part of the time only.
-    pub fn new(is_limited: bool) -> Self {
+    /// Returns no request. Process scans and readings of sockets may take a part of the time only.
+    pub fn new(kind: Kind) -> Self {
+        let free = match kind {
+            Kind::Scan => Some(FREE_TIME),
+            Kind::Sockets => Some(Duration::ZERO),
+            Kind::Examination | Kind::Names | Kind::Accounts => None,
+        };
         Self {
-            turns: Turns::new(is_limited),
+            turns: Turns::new(free),
             is_running: false,
             began: Instant::now(),
             end: End::default(),
@@ -42,6 +50,13 @@ impl Job {
     pub fn begin(&mut self, turns: Vec<Turn>, now: Instant) {
         self.turns.begin(turns, now);
         (self.is_running, self.began, self.end) = (true, now, End::default());
+    }
+
+    /// Notes that a reading has taken this time.
+    pub fn note(&mut self, turn: &Turn, time: Duration) {
+        self.turns.note(turn, time);
+        let used = self.end.users.entry(turn.uid).or_default();
+        *used = (used.0 + 1, used.1 + time);
     }
 }
 
@@ -107,7 +122,8 @@ fn all_processes(request: &ScanRequest, users: &mut HashMap<u32, u32>) -> Vec<Tu
     all.map(|(pid, uid, order)| Turn {
         pid,
         uid,
-        rank: pid.into(),
+        // The newest one is read first: it may be a new agent.
+        rank: (u32::MAX - pid).into(),
         order,
     })
     .collect()

@@ -79,7 +79,7 @@ impl Supervisor {
     pub fn new(program: PathBuf) -> Self {
         Self {
             workers: Workers::new(program),
-            jobs: KINDS.map(|kind| Job::new(kind == Kind::Sockets)),
+            jobs: KINDS.map(Job::new),
             readings: Vec::new(),
             aside: Vec::new(),
             sought: (ScanRequest::default(), 0),
@@ -139,7 +139,7 @@ impl Supervisor {
             Ok(Some(answer)) => {
                 self.workers.put_back(reading.worker, now);
                 let job = &mut self.jobs[reading.kind as usize];
-                job.turns.note(&reading.turn, waits_since);
+                job.note(&reading.turn, waits_since);
                 self.respond(&reading.turn, answer);
             }
             Ok(None) if is_aside && waits_since < STALL_TIMEOUT => self.aside.push(reading),
@@ -148,8 +148,8 @@ impl Supervisor {
             Ok(None) => self.set_aside(reading, now),
             Err(err) => {
                 let job = &mut self.jobs[reading.kind as usize];
-                job.end.is_complete = false;
-                job.turns.note(&reading.turn, waits_since);
+                job.end.is_cut = true;
+                job.note(&reading.turn, waits_since);
                 self.fail(Some(reading.worker), &err, now);
             }
         }
@@ -157,7 +157,7 @@ impl Supervisor {
 
     /// Sets a worker aside that has not answered in time: the others of its request are read by another one.
     fn set_aside(&mut self, mut reading: Reading, now: Instant) {
-        self.jobs[reading.kind as usize].end.is_complete = false;
+        self.jobs[reading.kind as usize].end.is_cut = true;
         // A worker that a signal has stopped does not wait for the process.
         if reading.worker.link.is_stopped() {
             self.fail(Some(reading.worker), &ErrorKind::TimedOut.into(), now);
@@ -181,7 +181,7 @@ impl Supervisor {
         self.workers.kill(reading.worker, pid, group, now);
         let job = &mut self.jobs[reading.kind as usize];
         let time = now.saturating_duration_since(reading.began);
-        job.turns.note(&reading.turn, time);
+        job.note(&reading.turn, time);
         self.responses.push(Response::Stalled(Stalled {
             kind: reading.kind,
             process: reading.stalled,
@@ -258,6 +258,7 @@ impl Supervisor {
         if kind == Kind::Sockets {
             self.connections.end_scan();
         }
+        let has_aside = !self.aside.is_empty();
         let aside = self.aside.iter().filter_map(|one| one.stalled);
         let mut stalled = Vec::from_iter(aside.map(|(process, _)| process.pid));
         stalled.extend(self.workers.stalled());
@@ -266,6 +267,8 @@ impl Supervisor {
         let usage = self.usage();
         let job = self.job(kind);
         job.is_running = false;
+        job.end.is_cut |= job.turns.has_some() || has_aside;
+        job.end.is_complete &= !job.end.is_cut;
         job.end.stalled = stalled;
         job.end.duration = now.saturating_duration_since(job.began);
         job.end.usage = usage;

@@ -7,11 +7,10 @@ use crate::observer::protocol::Order;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Limit of readings after a pause, where there is one: no further process is read after it.
+/// Limit of readings after a pause, where there is one: beyond it, only processes of users that have taken little of it are read.
 const MAX_TIME: Duration = Duration::from_secs(1);
-/// Limit of the excess over [`MAX_TIME`] that is paid back. What [`SCAN_PERIOD`](crate::observer::SCAN_PERIOD) pays back is more, so
-/// that the regular scan after a reading that blocked for seconds has time.
-const MAX_EXCESS: Duration = Duration::from_millis(400);
+/// Limit of the excess over the limit that is paid back, in two seconds. So after a reading that blocked for seconds there is soon time again.
+const MAX_EXCESS: Duration = Duration::from_millis(100);
 
 /// A process that is to be read.
 #[derive(Clone, Debug)]
@@ -29,14 +28,16 @@ pub struct Turn {
 /// Processes of a request that were not read yet, and the time that earlier ones have taken.
 #[derive(Debug)]
 pub struct Turns {
-    /// True if readings have a limit.
-    is_limited: bool,
+    /// Time of each reading that does not count. `None`: there is no limit.
+    free: Option<Duration>,
     /// Processes of each user: first the one that has waited for longest, of equal ones the one with the lowest rank.
     waiting: BTreeMap<u32, VecDeque<Turn>>,
     /// Time that readings of each user's processes have taken, and that is not paid back.
     used: UserTime,
     /// Sum of what was used and is not paid back.
     used_by_all: Duration,
+    /// Time that the first readings of new users have taken in the current request.
+    used_by_new: Duration,
     /// Number of the request that a process was read for last, or of the one before the request that named it first, by process id.
     last_read: HashMap<u32, u64>,
     /// Number of the current request.
@@ -55,13 +56,15 @@ enum UserClass {
 }
 
 impl Turns {
-    /// Returns no processes. Those of requests are all read, or with a limit as many as there is time for.
-    pub fn new(is_limited: bool) -> Self {
+    /// Returns no processes. Those of requests are all read. With a limit, which has no effect on readings of `free` time, those of heavy
+    /// users are read only if there is time.
+    pub fn new(free: Option<Duration>) -> Self {
         Self {
-            is_limited,
+            free,
             waiting: BTreeMap::new(),
             used: UserTime::default(),
             used_by_all: Duration::ZERO,
+            used_by_new: Duration::ZERO,
             last_read: HashMap::new(),
             request: 0,
         }
@@ -70,6 +73,7 @@ impl Turns {
     /// Begins a request.
     pub fn begin(&mut self, turns: Vec<Turn>, now: Instant) {
         self.request += 1;
+        self.used_by_new = Duration::ZERO;
         let named: HashMap<u32, u64> = { turns.iter() }
             .map(|turn| (turn.pid, self.request - 1))
             .collect();
@@ -92,15 +96,17 @@ impl Turns {
         self.used_by_all = self.used_by_all.saturating_sub(paid);
     }
 
-    /// Takes the next process. `None`: all were read, or the time is used.
+    /// Takes the next process. `None`: all were read, or others are left out because the time is used.
     ///
     /// First come users whose processes have taken little time, the user with the least before others. Then come new users: each of
     /// them may block a reading, once. Last come users that have taken more than an equal part of the time, such as one that has blocked
     /// a reading. So no user waits long for others.
     pub fn next(&mut self) -> Option<Turn> {
-        if self.is_limited && self.used_by_all >= MAX_TIME {
-            self.waiting.clear();
-        }
+        let last_class = match self.free.is_some() && self.used_by_all >= MAX_TIME {
+            false => UserClass::Heavy,
+            true if self.used_by_new < MAX_TIME => UserClass::New,
+            true => UserClass::Light,
+        };
         let users = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX).max(1);
         let next = self.waiting.iter().filter_map(|(uid, turns)| {
             let (used, first) = (self.used.of(*uid), turns.front()?);
@@ -110,10 +116,15 @@ impl Turns {
                 None => UserClass::New,
             };
             let last_read = self.last_read.get(&first.pid).copied();
-            Some((class, used, last_read, first.rank, *uid))
+            (class <= last_class).then_some((class, used, last_read, first.rank, *uid))
         });
         let (.., uid) = next.min()?;
         self.waiting.get_mut(&uid)?.pop_front()
+    }
+
+    /// True if processes of the current request were not taken.
+    pub fn has_some(&self) -> bool {
+        self.waiting.values().any(|turns| !turns.is_empty())
     }
 
     /// Takes a process back that could not be read.
@@ -125,6 +136,10 @@ impl Turns {
     pub fn note(&mut self, turn: &Turn, time: Duration) {
         if let Some(last_read) = self.last_read.get_mut(&turn.pid) {
             *last_read = self.request;
+        }
+        let time = time.saturating_sub(self.free.unwrap_or_default());
+        if self.used.of(turn.uid).is_none() {
+            self.used_by_new += time;
         }
         self.used.add(turn.uid, time);
         self.used_by_all = (self.used_by_all + time).min(MAX_TIME + MAX_EXCESS);
@@ -156,7 +171,7 @@ mod tests {
 
     /// Returns turns in which processes were read, each of which has taken this time.
     fn read(processes: &[(&Turn, Duration)]) -> Turns {
-        let mut turns = Turns::new(true);
+        let mut turns = Turns::new(Some(Duration::ZERO));
         turns.begin(
             processes.iter().map(|(turn, _)| (*turn).clone()).collect(),
             *START,
@@ -198,21 +213,40 @@ mod tests {
     #[test]
     fn limited_readings_take_a_part_of_the_time() {
         let all = [turn(1, 1), turn(2, 2)];
-        for (is_limited, expected) in [(true, 0), (false, 2)] {
-            let mut turns = Turns::new(is_limited);
-            assert_eq!(order(&mut turns, &all, 0).len(), 2);
+        // The first user is heavy, and the other one is new.
+        for (free, expected) in [(Some(SHORT), &[2][..]), (None, &[2, 1])] {
+            let mut turns = Turns::new(free);
+            assert_eq!(order(&mut turns, &all, 0), [1, 2]);
             turns.note(&all[0], LONG);
-            assert_eq!(order(&mut turns, &all, 0).len(), expected);
-            let period = crate::observer::SCAN_PERIOD.as_secs();
-            assert_eq!(order(&mut turns, &all, period).len(), 2);
-            assert!(turns.used_by_all < MAX_TIME);
+            assert_eq!(order(&mut turns, &all, 0), expected);
+            assert_eq!(turns.has_some(), free.is_some());
+            assert_eq!(order(&mut turns, &all, 3), [2, 1]);
+            assert!(!turns.has_some());
+            for _ in 0..2000 {
+                turns.note(&all[1], SHORT);
+            }
+            assert_eq!(turns.used.of(2) == Some(Duration::ZERO), free.is_some());
         }
+    }
+
+    #[test]
+    fn new_users_take_at_most_a_second_beyond_the_limit_and_light_ones_go_on() {
+        let all = [1, 2, 3, 4].map(|uid| turn(uid, uid));
+        let mut turns = read(&[(&all[0], LONG), (&all[1], SHORT)]);
+        turns.begin(all.to_vec(), *START);
+        turns.used_by_all = LONG;
+        let next = |turns: &mut Turns| turns.next().map(|turn| turn.pid);
+        assert_eq!([2, 3].map(|_| next(&mut turns)), [Some(2), Some(3)]);
+        turns.note(&all[2], MAX_TIME);
+        assert_eq!(next(&mut turns), None);
+        turns.put_back(all[1].clone());
+        assert_eq!(next(&mut turns), Some(2));
     }
 
     #[test]
     fn each_of_many_processes_is_read_in_turn() {
         let all: Vec<_> = (0..60).map(|pid| turn(pid, 7)).collect();
-        let (mut turns, mut times) = (Turns::new(true), [0; 60]);
+        let (mut turns, mut times) = (Turns::new(Some(Duration::ZERO)), [0; 60]);
         for _ in 0..12 {
             for pid in &order(&mut turns, &all, 0)[..20] {
                 turns.note(&all[*pid as usize], Duration::ZERO);

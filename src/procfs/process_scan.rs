@@ -87,6 +87,8 @@ pub struct ProcessScan {
     pub nixl_processes: Vec<NixlProcess>,
     /// True if no process was hidden. Then no process writes to a file without a mapping.
     pub is_complete: bool,
+    /// True if processes were left out that another scan will read.
+    pub is_cut: bool,
     /// True if there is no permission to read a process that is visible.
     pub has_unreadable: bool,
 }
