@@ -4,6 +4,7 @@
 
 mod buckets;
 mod changes;
+mod delay;
 mod pods;
 mod titles;
 

@@ -57,6 +57,8 @@ def become(uid):
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
+    # It is cleared by another user id (prctl(2)).
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def set_title(title):
@@ -161,6 +163,33 @@ def missing_memory():
     fcntl.ioctl(fd, UFFDIO_REGISTER, bytearray(struct.pack("QQQQ", address, PAGE, MISSING, 0)))
     kept.append(fd)
     return address
+
+
+def keep_memory_locked(file, uid):
+    """Becomes a user, and keeps the kernel's lock of this process's memory, for a file of fuse.mount(): each read of maps, cmdline or environ in /proc waits
+    for the file, except during a second after each failure. A thread that uses memory for the first time waits as well."""
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    become(uid)
+    # A page of the file that no other process waits for.
+    part = os.getpid() % fuse.PARTS * fuse.PART
+    place = LIBC.mmap(None, ctypes.c_ulong(PAGE), mmap.PROT_READ, mmap.MAP_PRIVATE, file, ctypes.c_long(part))
+
+    def read():
+        while True:
+            try:
+                os.pread(memory, 1, place)
+            except OSError:
+                time.sleep(1)
+
+    def write():
+        # It waits for the reader, and later readers wait for it.
+        while True:
+            time.sleep(0.01)
+            new = LIBC.mmap(None, ctypes.c_ulong(PAGE), mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0))
+            LIBC.munmap(ctypes.c_void_p(new), ctypes.c_ulong(PAGE))
+
+    for work in read, write:
+        threading.Thread(target=work, daemon=True).start()
 
 
 def keep_lock(connection, address):
