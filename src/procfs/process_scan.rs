@@ -21,8 +21,14 @@ pub mod scanned;
 use library::Libraries;
 use scanned::ScannedProcess;
 
-/// Limit of names of one inode number in all processes, since any user can create any number of mappings.
+// Limits for each user, since any user can create any number of mappings, also of files with the inode numbers of others' rings.
+
+/// Limit of names of one inode number in the processes of a user.
 const MAX_MAPPINGS: usize = 1024;
+/// Limit of what the mapped files of the processes of a user take, in bytes.
+const MAX_USER_LEN: usize = 1 << 22;
+/// What a mapped file takes beside its path.
+const MAPPING_LEN: usize = 128;
 
 /// What a process scan looks for.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -79,6 +85,10 @@ pub struct ProcessScan {
     pub request: ScanRequest,
     /// Processes by the inode number that they have mapped, each with device and path of the file.
     by_inode: HashMap<u64, Vec<(String, MappingProcess)>>,
+    /// Number of them by inode number and user.
+    counts: HashMap<(u64, u32), usize>,
+    /// Bytes that they take, by user.
+    lens: HashMap<u32, usize>,
     /// Facts of the processes that write the requested files.
     pub facts: HashMap<ProcessId, Facts>,
     /// Names of pods.
@@ -169,15 +179,22 @@ impl ProcessScan {
         self.facts.extend(facts);
         for (inode, files) in scanned.files {
             let known = self.by_inode.entry(inode).or_default();
-            let room = MAX_MAPPINGS - known.len();
-            self.is_complete &= files.len() <= room;
-            known.extend(files.into_iter().take(room).map(|file| {
+            let count = self.counts.entry((inode, process.uid)).or_default();
+            let len = self.lens.entry(process.uid).or_default();
+            for file in files {
+                let addresses = size_of_val(&file.addresses[..]);
+                let file_len = MAPPING_LEN + file.path.len() + addresses;
+                if *count == MAX_MAPPINGS || *len + file_len > MAX_USER_LEN {
+                    self.is_complete = false;
+                    break;
+                }
+                (*count, *len) = (*count + 1, *len + file_len);
                 let process = MappingProcess {
                     addresses: file.addresses,
                     ..process.clone()
                 };
-                (file.path, process)
-            }));
+                known.push((file.path, process));
+            }
         }
     }
 

@@ -119,7 +119,7 @@ fn scan_keeps_requested_inodes_only() {
 }
 
 #[test]
-fn mappings_of_an_inode_are_limited() {
+fn mappings_are_limited_for_each_user() {
     let scanned = |pid| ScannedProcess {
         process: MappingProcess::unnamed(ProcessId { pid, start: 1 }),
         files: HashMap::new(),
@@ -141,6 +141,23 @@ fn mappings_of_an_inode_are_limited() {
     }
     assert_eq!(process_scan.by_inode[&7].len(), MAX_MAPPINGS);
     assert!(!process_scan.is_complete);
+    // Another user's is noted, and of this user one of another file.
+    let mut others = scanned(7);
+    others.process.uid = 4242;
+    assert!(others.add("fe:00 /ring".into(), 7, 1));
+    process_scan.add(others);
+    assert_eq!(process_scan.by_inode[&7].len(), MAX_MAPPINGS + 1);
+    for inode in 8..10_000 {
+        let mut long = scanned(8);
+        assert!(long.add("x".repeat(4096), inode, 1));
+        process_scan.add(long);
+    }
+    let noted = process_scan.by_inode.values().flatten();
+    let len: usize = noted.map(|(path, _)| path.len()).sum();
+    assert!(
+        len <= 2 * MAX_USER_LEN && process_scan.by_inode[&8].len() == 1,
+        "{len}"
+    );
     let mut scanned = scanned(1);
     let paths = (0..100).map(|number| scanned.add(format!("fe:00 /{number}"), 8, 1));
     assert_eq!(paths.filter(|&has_room| has_room).count(), MAX_PATHS);
