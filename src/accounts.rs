@@ -102,15 +102,8 @@ const MAX_QUESTIONS: usize = 16;
 struct Asked {
     /// Lines of the name services, by question. A configuration with the names of the one before needs no look-up.
     lines: HashMap<Question, String>,
-    /// Questions that somebody else is to ask, since this process may not start getent(1) any more. `None`: it may.
-    deferred: Option<Deferred>,
-}
-
-/// Questions while a configuration is read.
-#[derive(Debug, Default)]
-struct Deferred {
-    wanted: Vec<Question>,
-    answers: HashMap<Question, Answer>,
+    /// True after [`end_questions`].
+    has_ended: bool,
 }
 
 static ASKED: LazyLock<Mutex<Asked>> = LazyLock::new(Mutex::default);
@@ -119,26 +112,10 @@ fn asked() -> MutexGuard<'static, Asked> {
     ASKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on no look-up of this module starts getent(1): it fails, and [`questions`] returns what somebody else is to ask.
-pub fn defer() {
-    asked().deferred = Some(Deferred::default());
-}
-
-/// Returns the questions that were not answered since [`defer`] or the last call.
-#[must_use]
-pub fn questions() -> Vec<Question> {
-    let mut asked = asked();
-    let deferred = asked.deferred.as_mut();
-    deferred
-        .map(|deferred| std::mem::take(&mut deferred.wanted))
-        .unwrap_or_default()
-}
-
-/// Notes an answer, for the next look-up.
-pub fn note_answer(question: Question, answer: Answer) {
-    if let Some(deferred) = &mut asked().deferred {
-        deferred.answers.insert(question, answer);
-    }
+/// From now on no look-up of this module starts getent(1), which the process may not do any more once it is locked in: names that were not
+/// answered before have no answer.
+pub fn end_questions() {
+    asked().has_ended = true;
 }
 
 /// Looks keys up in databases of nsswitch.conf(5), all at the same time, and waits for the answers, [`ANSWER_TIME`] from `begin` on.
@@ -157,23 +134,11 @@ fn ask(
         !asked.lines.contains_key(*question) && !is_number(&question.keys[0])
     };
     let new: Vec<Question> = all.iter().filter(is_new).cloned().collect();
-    let mut answers: HashMap<Question, Answer> = match &mut asked.deferred {
-        Some(deferred) => {
-            let answers = new.into_iter().map(|question| {
-                let answer = deferred.answers.get(&question).cloned();
-                let answer = answer.unwrap_or_else(|| {
-                    deferred.wanted.push(question.clone());
-                    Err(NotAnswered::InTime)
-                });
-                (question, answer)
-            });
-            answers.collect()
-        }
-        None => {
-            let answers = lookup::look_up(&new, begin + ANSWER_TIME);
-            new.into_iter().zip(answers).collect()
-        }
+    let answers = match asked.has_ended {
+        true => new.iter().map(|_| Err(NotAnswered::AfterStart)).collect(),
+        false => lookup::look_up_all(&new, begin + ANSWER_TIME),
     };
+    let mut answers: HashMap<Question, Answer> = new.into_iter().zip(answers).collect();
     let lines = all
         .into_iter()
         .map(|question| match answers.remove(&question) {

@@ -70,8 +70,6 @@ pub struct Collector {
     transports: Transports,
     /// What the observer and its workers use, as of the last scan.
     observer_usage: Usage,
-    /// True while the observer looks up accounts of the configuration.
-    is_looking_up: bool,
     /// Processes whose sockets were read, and which their agents do not know of yet.
     read_processes: HashSet<ProcessId>,
     /// Ids of processes that use NIXL and of peers.
@@ -117,7 +115,6 @@ impl Collector {
             process_scans: ProcessScans::default(),
             transports: Transports::default(),
             observer_usage: Usage::default(),
-            is_looking_up: false,
             read_processes: HashSet::new(),
             clock_ids: ClockIds::default(),
             have_transports_changed: false,

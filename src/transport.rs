@@ -2,8 +2,8 @@
 
 //! Processes that use NIXL, and what they transfer by TCP.
 //!
-//! NIXL does not tell which transport it uses. The kernel does: it counts the bytes of each TCP connection. A worker process
-//! ([`crate::observer`]) reads the sockets of the processes that have NIXL loaded, and sends what was added. This module owns the table of
+//! NIXL does not tell which transport it uses. The kernel does: it counts the bytes of each TCP connection. The observer
+//! ([`crate::observer`]) has the sockets of the processes that have NIXL loaded read, and sends what was added. This module owns the table of
 //! these processes. It must not know agents: the collector gives them their part. Begin with [`Transports::apply`].
 
 use crate::discovery::name;

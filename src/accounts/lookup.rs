@@ -31,6 +31,9 @@ pub enum NotAnswered {
     /// The time is over.
     #[error("{NOT_ANSWERED} within {} s", ANSWER_TIME.as_secs())]
     InTime,
+    /// It was not asked, since the process is locked in.
+    #[error("{NOT_ANSWERED}: they are asked at the start only, so run ./Install again")]
+    AfterStart,
     /// getent(1) cannot be started, or ended with another error.
     #[error("{NOT_ANSWERED}: getent {why}")]
     Failed {
@@ -51,9 +54,18 @@ pub struct Question {
 /// Answer of the name services: lines of the database.
 pub type Answer = Result<String, NotAnswered>;
 
+/// Asks a question, and waits for the answer until `deadline`.
+///
+/// # Errors
+/// There is none in time.
+pub fn look_up(question: &Question, deadline: Instant) -> Answer {
+    let mut answers = look_up_all(std::slice::from_ref(question), deadline);
+    answers.pop().unwrap_or(Err(NotAnswered::InTime))
+}
+
 /// Asks questions, all at the same time, and waits for the answers until `deadline`.
 #[must_use]
-pub fn look_up(questions: &[Question], deadline: Instant) -> Vec<Answer> {
+pub fn look_up_all(questions: &[Question], deadline: Instant) -> Vec<Answer> {
     // All are started before the first one is waited for.
     let started = questions.iter().map(|question| {
         // After `--` a key is not taken for an option.

@@ -87,8 +87,7 @@ impl Seen {
         let users: BTreeSet<u32> = users.collect();
         seen.names.want(users, Instant::now());
         while let Some(question) = seen.names.question(Instant::now()) {
-            let request = Request::LookUp(Kind::Names, vec![question]);
-            seen.ask(observer, &request, Kind::Names, end);
+            seen.ask(observer, &Request::LookUp(question), Kind::Names, end);
             seen.names.end_question(Instant::now());
         }
         seen
@@ -123,10 +122,8 @@ impl Seen {
             Response::Examined(Examination::Directory(Some(path), id)) => {
                 self.directories.insert(path, id);
             }
-            Response::LookedUp(_, answers) => {
-                for (question, answer) in &answers {
-                    self.names.note(question, answer, Instant::now());
-                }
+            Response::LookedUp(question, answer) => {
+                self.names.note(&question, &answer, Instant::now());
             }
             Response::Done(Kind::Scan | Kind::Examination, end) => {
                 self.stalled.extend(end.stalled);

@@ -3,13 +3,10 @@
 //! Schedules process scans and applies their results: which process writes each file, and its labels.
 
 use super::Collector;
-use crate::accounts;
-use crate::accounts::lookup::Question;
 use crate::accounts::names::UserNames;
 use crate::agents::{Agent, AgentKey};
 use crate::base::clock::Now;
 use crate::base::file::FileFacts;
-use crate::base::user_time::UserTime;
 use crate::log;
 use crate::observer::protocol::{End, Kind, Request, Response};
 use crate::procfs::process::{ProcessId, Usage};
@@ -21,20 +18,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use std::vec;
 
-/// Pause after a process scan, as a multiple of its cost, within these bounds. On a host with many processes a scan takes
+/// Pause after a process scan, as a multiple of the time that it took, within these bounds. On a host with many processes a scan takes
 /// long, and new agents wait for their labels.
 const PAUSE_FACTOR: u32 = 3;
 const MIN_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 /// Longest wait of the result of a scan for names of users. It is shorter than the wait of a new agent for its labels, so that the
 /// agent has the other labels in any case.
 const NAME_PATIENCE: Duration = Duration::from_millis(500);
 /// Pause after a full scan, which resolves the writers of all files and finds the processes that use NIXL without telemetry. At least
-/// this multiple of what a scan has cost.
+/// this multiple of the time that a scan took.
 const FULL_PAUSE: Duration = Duration::from_secs(60);
 const FULL_PAUSE_FACTOR: u32 = 200;
-/// What scans for the files of a user may cost before the user asks for no more: beyond it, a part of the time.
-const MAX_ASKED: Duration = Duration::from_secs(1);
 /// Limit of processes that have answered after the end of a scan.
 const MAX_LATE: usize = 64;
 
@@ -53,14 +48,10 @@ pub(super) struct ProcessScans {
     user_names: UserNames,
     /// True if a process scan could still resolve the writer of some file.
     pub asks: bool,
-    /// What scans for the files of each user have cost.
-    asked: UserTime,
-    /// Users for whose files the current scan is, or the next one if it is full. None: it comes with the time.
-    askers: HashSet<u32>,
     /// When the pause after the last scan ends. `None`: there was no scan yet.
     pause_ends: Option<Instant>,
-    /// What the last scan has cost.
-    last_cost: Duration,
+    /// Time that the last scan took.
+    last_time: Duration,
     /// When the last full scan began. `None`: the next scan is full.
     pub last_full: Option<Instant>,
     /// Processes that use NIXL without telemetry. `None`: not known.
@@ -73,7 +64,7 @@ pub(super) struct ProcessScans {
 
 impl ProcessScans {
     fn is_full_due(&self, now: Instant) -> bool {
-        let every = FULL_PAUSE.max(self.last_cost.saturating_mul(FULL_PAUSE_FACTOR));
+        let every = FULL_PAUSE.max(self.last_time.saturating_mul(FULL_PAUSE_FACTOR));
         self.last_full.is_none_or(|last| now >= last + every)
     }
 
@@ -92,24 +83,14 @@ impl ProcessScans {
         self.applied.is_some()
     }
 
-    /// True if the files of a user may cause a scan now.
-    fn may_ask(&self, uid: u32) -> bool {
-        self.asked.of(uid) <= Some(MAX_ASKED)
-    }
-
     /// Takes over what the observer has found.
     fn note(&mut self, response: Response, now: Instant) {
-        // Of a process that has answered late.
-        let may_ask = match &response {
-            Response::Scanned(late) => self.late.len() < MAX_LATE && self.may_ask(late.process.uid),
-            _ => false,
-        };
+        let has_room = self.late.len() < MAX_LATE;
         match (response, &mut self.running) {
             (Response::Pods(pods), Some(scan)) => scan.pods = pods,
             (Response::Scanned(process), Some(scan)) => scan.add(process),
-            (Response::Scanned(process), None) if may_ask && !process.files.is_empty() => {
-                // A full scan finds out what it writes. Its user pays for that, or slow processes would cause one after the other.
-                self.askers.insert(process.process.uid);
+            (Response::Scanned(process), None) if has_room && !process.files.is_empty() => {
+                // A full scan finds out what it writes.
                 self.late.push(process);
                 self.last_full = None;
             }
@@ -130,17 +111,13 @@ impl ProcessScans {
         }
         scan.is_complete &= end.is_complete;
         scan.is_cut = end.is_cut;
-        let cost = end.cost();
-        let askers = std::mem::take(&mut self.askers);
-        let users = u32::try_from(askers.len()).unwrap_or(u32::MAX).max(1);
-        for uid in askers {
-            // Others' slow processes are not at the cost of who asks.
-            self.asked.add(uid, cost / users + end.slow(uid));
-        }
-        let pause = (cost * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE);
+        let pause = match end.is_time_used {
+            true => MAX_PAUSE,
+            false => (end.duration * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE),
+        };
         self.count += 1;
         self.time += end.duration;
-        (self.last_cost, self.pause_ends) = (cost, Some(now + pause));
+        (self.last_time, self.pause_ends) = (end.duration, Some(now + pause));
         self.result = Some((scan, now + NAME_PATIENCE));
     }
 
@@ -227,21 +204,13 @@ impl Collector {
                 Response::Pods(_) | Response::Scanned(_) | Response::Done(Kind::Scan, _) => {
                     self.process_scans.note(response, now);
                 }
-                Response::LookedUp(Kind::Names, answers) => {
-                    for (question, answer) in &answers {
-                        self.process_scans.user_names.note(question, answer, now);
-                    }
+                Response::LookedUp(question, answer) => {
+                    self.process_scans.user_names.note(&question, &answer, now);
                 }
                 Response::Done(Kind::Names, _) => {
                     self.process_scans.user_names.end_question(now);
                     self.ask_for_names(now);
                 }
-                Response::LookedUp(_, answers) => {
-                    for (question, answer) in answers {
-                        accounts::note_answer(question, answer);
-                    }
-                }
-                Response::Done(Kind::Accounts, _) => self.is_looking_up = false,
                 response => {
                     let read = self.transports.apply(response, now);
                     self.read_processes.extend(read);
@@ -252,29 +221,14 @@ impl Collector {
             self.process_scans.stop();
             self.transports.end_scan();
             self.observer_usage.memory = 0;
-            self.is_looking_up = false;
         }
     }
 
     /// Has the next names of users looked up.
     fn ask_for_names(&mut self, now: Instant) {
         if let Some(question) = self.process_scans.user_names.question(now) {
-            self.observer
-                .send(&Request::LookUp(Kind::Names, vec![question]));
+            self.observer.send(&Request::LookUp(question));
         }
-    }
-
-    /// Begins to look up accounts of the configuration, if there is an observer. [`accounts::note_answer`] gets the answers.
-    pub fn look_up(&mut self, questions: Vec<Question>) {
-        self.is_looking_up = self.observes();
-        self.observer
-            .send(&Request::LookUp(Kind::Accounts, questions));
-    }
-
-    /// True until the accounts were looked up, as far as possible.
-    #[must_use]
-    pub fn is_looking_up(&self) -> bool {
-        self.is_looking_up
     }
 
     /// Returns the processes with a NIXL backend loaded that write to no attached file, as of the last scan. `None`: not all processes
@@ -288,7 +242,6 @@ impl Collector {
     fn begin_process_scan(&mut self, now: Instant) {
         let scans = &mut self.process_scans;
         let is_full = scans.is_full_due(now);
-        scans.asked.pay_back(now, |_| false);
         let mut files = HashMap::new();
         // Of all files, to tell which processes use NIXL without telemetry.
         let mut inodes = HashSet::new();
@@ -296,10 +249,7 @@ impl Collector {
             for source in &mut agent.sources {
                 let file = &mut source.file;
                 inodes.insert(file.facts.id.ino);
-                let uid = file.facts.uid;
-                let may_ask = is_full || scans.may_ask(uid);
-                if may_ask && file.liveness.begin_process_scan(is_full) {
-                    scans.askers.extend((!is_full).then_some(uid));
+                if file.liveness.begin_process_scan(is_full) {
                     let changed = file.liveness.change_time();
                     let facts = FileFacts {
                         changed,
@@ -412,34 +362,5 @@ impl Collector {
         // It may be published before the next drain.
         agent.update_state(now, false, &mut self.shared);
         self.agents.end_poll(key);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn user_whose_processes_answer_late_asks_for_a_part_of_the_time() {
-        let (mut scans, now) = (ProcessScans::default(), Instant::now());
-        let mut count = 0;
-        loop {
-            scans.last_full = Some(now);
-            scans.note(Response::Scanned(ScannedProcess::with_file(7, 4242)), now);
-            if scans.last_full.is_some() {
-                break;
-            }
-            scans.running = Some(ProcessScan::default());
-            let end = End {
-                users: [(4242, (1, MAX_ASKED / 2))].into(),
-                ..End::default()
-            };
-            scans.note(Response::Done(Kind::Scan, end), now);
-            count += 1;
-        }
-        assert_eq!(
-            (count, scans.may_ask(4242), scans.may_ask(0)),
-            (3, false, true)
-        );
     }
 }

@@ -104,7 +104,10 @@ impl Drop for Observer {
     fn drop(&mut self) {
         if let Some(link) = self.link.take() {
             // It ends with its pipes.
-            link.close().wait(END_TIME);
+            let mut child = link.close();
+            if child.wait(END_TIME).is_none() {
+                child.kill();
+            }
         }
     }
 }
@@ -122,7 +125,7 @@ fn log_stalled(stalled: &Stalled) {
             "process {}: reading its {what} blocks, so it was given up after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped: they have no new labels, and no new values in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({waiting} readings wait; with {MAX_WAITING}, no other one begins)",
             process.pid
         ),
-        None if matches!(stalled.kind, Kind::Names | Kind::Accounts) => {}
+        None if stalled.kind == Kind::Names => {}
         None => tracing::warn!(
             "pod_logs: reading this directory blocks, so it was given up after 10 s; repair its file system ({waiting} readings wait; with {MAX_WAITING}, no other one begins)"
         ),

@@ -12,10 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// Time of a reading for a process scan that no limit counts. A hundred times what it takes usually: a busy host is slow as well.
-const FREE_TIME: Duration = Duration::from_millis(10);
+use std::time::Instant;
 
 /// The current request of one kind.
 #[derive(Debug)]
@@ -33,13 +30,9 @@ pub struct Job {
 impl Job {
     /// Returns no request. Process scans and readings of sockets may take a part of the time only.
     pub fn new(kind: Kind) -> Self {
-        let free = match kind {
-            Kind::Scan => Some(FREE_TIME),
-            Kind::Sockets => Some(Duration::ZERO),
-            Kind::Examination | Kind::Names | Kind::Accounts => None,
-        };
+        let is_limited = matches!(kind, Kind::Scan | Kind::Sockets);
         Self {
-            turns: Turns::new(free),
+            turns: Turns::new(is_limited, kind == Kind::Scan),
             is_running: false,
             began: Instant::now(),
             end: End::default(),
@@ -50,13 +43,6 @@ impl Job {
     pub fn begin(&mut self, turns: Vec<Turn>, now: Instant) {
         self.turns.begin(turns, now);
         (self.is_running, self.began, self.end) = (true, now, End::default());
-    }
-
-    /// Notes that a reading has taken this time.
-    pub fn note(&mut self, turn: &Turn, time: Duration) {
-        self.turns.note(turn, time);
-        let used = self.end.users.entry(turn.uid).or_default();
-        *used = (used.0 + 1, used.1 + time);
     }
 }
 
@@ -88,9 +74,9 @@ pub fn turns(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Vec<Tur
             };
             (Kind::Examination, subjects.iter().map(of).collect())
         }
-        Request::LookUp(kind, questions) => {
-            let order = Order::LookUp(*kind, questions.clone());
-            (*kind, vec![turn(0, 0, 0, order)])
+        Request::LookUp(question) => {
+            let order = Order::LookUp(question.clone());
+            (Kind::Names, vec![turn(0, 0, 0, order)])
         }
     }
 }

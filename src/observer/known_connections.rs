@@ -145,7 +145,7 @@ impl KnownConnections {
     }
 
     /// Forgets processes until there are at most `limit` connections: of the user with most of them the process with most. The next
-    /// reading of such a process counts from then on, as that of a new worker.
+    /// reading of such a process counts from then on.
     fn limit(&mut self, limit: usize) {
         if self.connections.len() <= limit {
             return;
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn new_worker_counts_known_processes_from_its_first_scan_on() {
+    fn forgotten_process_that_was_counted_counts_from_its_next_reading_on() {
         let mut connections = KnownConnections::default();
         assert_eq!(
             scan(&mut connections, true, &[(1, &[(7, 100)]), (2, &[])]),

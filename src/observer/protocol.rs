@@ -12,14 +12,10 @@ use crate::procfs::process::{ProcessId, Usage};
 use crate::procfs::process_scan::ScanRequest;
 use crate::procfs::process_scan::scanned::ScannedProcess;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Time that a process takes at most, on average of those of a user, unless it is slow.
-const USUAL_TIME: Duration = Duration::from_millis(1);
 
 /// Kinds of requests. The observer serves one request of each kind at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -32,8 +28,6 @@ pub enum Kind {
     Examination,
     /// Names of users.
     Names,
-    /// Accounts of the configuration.
-    Accounts,
 }
 
 /// Request of the daemon.
@@ -45,8 +39,8 @@ pub enum Request {
     Sockets(Vec<SocketRequest>),
     /// Examine these processes and directories.
     Examine(Vec<Subject>),
-    /// Ask the name services, for names of users or for accounts.
-    LookUp(Kind, Vec<Question>),
+    /// Ask the name services for names of users.
+    LookUp(Question),
 }
 
 /// Process whose sockets are to be read.
@@ -86,7 +80,7 @@ pub enum Response {
     /// What `--check` has asked for.
     Examined(Examination),
     /// Answers of the name services.
-    LookedUp(Kind, Vec<(Question, NameAnswer)>),
+    LookedUp(Question, NameAnswer),
     /// A reading has blocked for ten seconds.
     Stalled(Stalled),
     /// A worker has ended, or cannot be started.
@@ -102,39 +96,16 @@ pub struct End {
     pub is_complete: bool,
     /// True if processes were left out for now: those of their users had taken too much time, or are being waited for.
     pub is_cut: bool,
+    /// True if processes were left out because those of their users had taken too much time.
+    pub is_time_used: bool,
     /// Of a process scan: true if there is no permission to read a process that is visible.
     pub has_unreadable: bool,
-    /// Processes that have not answered yet, or did not before and are left out.
+    /// Processes that have not answered yet, or for which killed workers still wait.
     pub stalled: Vec<u32>,
     /// Time from the request.
     pub duration: Duration,
-    /// Number of processes that were read of each user, and the time that they have taken.
-    pub users: HashMap<u32, (u32, Duration)>,
     /// What the observer and its workers use.
     pub usage: Usage,
-}
-
-impl End {
-    /// What the request has cost, without what slow processes have taken.
-    #[must_use]
-    pub fn cost(&self) -> Duration {
-        self.users.keys().map(|&uid| self.usual(uid)).sum()
-    }
-
-    /// What slow processes of a user have taken.
-    #[must_use]
-    pub fn slow(&self, uid: u32) -> Duration {
-        self.time(uid) - self.usual(uid)
-    }
-
-    fn time(&self, uid: u32) -> Duration {
-        self.users.get(&uid).map_or(Duration::ZERO, |used| used.1)
-    }
-
-    fn usual(&self, uid: u32) -> Duration {
-        let count = self.users.get(&uid).map_or(0, |used| used.0);
-        self.time(uid).min(USUAL_TIME.saturating_mul(count))
-    }
 }
 
 /// Process that has stalled a worker.
@@ -170,8 +141,8 @@ pub enum Order {
     Sockets(SocketRequest),
     /// What `--check` asks for.
     Examine(Subject),
-    /// Questions to the name services, which are asked at the same time.
-    LookUp(Kind, Vec<Question>),
+    /// A question to the name services.
+    LookUp(Question),
 }
 
 impl Order {
@@ -212,7 +183,7 @@ pub enum Answer {
     /// What `--check` has asked for.
     Examined(Examination),
     /// Answers of the name services.
-    LookedUp(Vec<NameAnswer>),
+    LookedUp(NameAnswer),
     /// Nothing was read.
     Unread(Unread),
 }
@@ -290,21 +261,5 @@ impl AddAssign for Traffic {
         self.sent = self.sent.saturating_add(other.sent);
         self.received = self.received.saturating_add(other.received);
         self.retransmits = self.retransmits.saturating_add(other.retransmits);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slow_processes_cost_their_user_only() {
-        let ms = Duration::from_millis;
-        let end = End {
-            users: [(0, (100, ms(60))), (7, (3, ms(2003)))].into(),
-            ..End::default()
-        };
-        assert_eq!(end.cost(), ms(63));
-        assert_eq!([0, 7, 8].map(|uid| end.slow(uid)), [ms(0), ms(2000), ms(0)]);
     }
 }

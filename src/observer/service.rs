@@ -4,7 +4,8 @@
 
 use crate::observer::link::{Received, write_message};
 use crate::observer::supervisor::Supervisor;
-use std::io::{self, Read, Write};
+use nix::unistd::read;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -13,20 +14,16 @@ use std::time::Instant;
 ///
 /// # Errors
 /// The pipes are broken.
-pub fn run(
-    program: PathBuf,
-    mut requests: impl Read + AsFd,
-    mut responses: impl Write,
-) -> io::Result<()> {
+pub fn run(program: PathBuf, requests: impl AsFd, mut responses: impl Write) -> io::Result<()> {
     let mut supervisor = Supervisor::new(program);
-    let served = serve(&mut supervisor, &mut requests, &mut responses);
+    let served = serve(&mut supervisor, &requests, &mut responses);
     supervisor.kill_workers(Instant::now());
     served
 }
 
 fn serve(
     supervisor: &mut Supervisor,
-    requests: &mut (impl Read + AsFd),
+    requests: &impl AsFd,
     responses: &mut impl Write,
 ) -> io::Result<()> {
     let mut received = Received::default();
@@ -41,7 +38,8 @@ fn serve(
             continue;
         }
         let mut bytes = [0; 1 << 14];
-        match requests.read(&mut bytes)? {
+        // Not by way of a buffer, whose bytes poll(2) does not see.
+        match read(requests.as_fd(), &mut bytes)? {
             0 => return Ok(()),
             len => received.add(&bytes[..len])?,
         }

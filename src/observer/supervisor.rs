@@ -3,8 +3,8 @@
 //! The observer: has workers read what the daemon asks for, and ends those that wait for a process.
 //!
 //! It reads nothing itself that can block. A worker that has not answered for a second is set aside: another one goes on, without the
-//! processes of the same group. One that has not answered for ten seconds is killed, and the group is skipped for a while. So a user
-//! delays others by a second, once in ten minutes.
+//! processes of the same group. One that has not answered for ten seconds is killed, and the group is skipped for a while. How often a user
+//! may delay others by less than that, `Turns::next` says.
 
 use crate::observer::group::Group;
 use crate::observer::job::{self, Job};
@@ -14,7 +14,7 @@ use crate::observer::protocol::{
     Answer, Kind, Order, Request, Response, SocketReading, Stalled, Task, Unread,
 };
 use crate::observer::turns::Turn;
-use crate::observer::workers::{Worker, Workers};
+use crate::observer::workers::{MAX_WAITING, Worker, Workers};
 use crate::procfs::process::{INIT_PID, ProcessId, Usage, sees_host};
 use crate::procfs::process_dir::uid;
 use crate::procfs::process_scan::ScanRequest;
@@ -36,13 +36,7 @@ const REAP_PERIOD: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(3600);
 
 /// All kinds of requests, in the order of their numbers.
-const KINDS: [Kind; 5] = [
-    Kind::Scan,
-    Kind::Sockets,
-    Kind::Examination,
-    Kind::Names,
-    Kind::Accounts,
-];
+const KINDS: [Kind; 4] = [Kind::Scan, Kind::Sockets, Kind::Examination, Kind::Names];
 
 /// A worker that reads something.
 #[derive(Debug)]
@@ -53,7 +47,7 @@ struct Reading {
     began: Instant,
     /// Ancestor of the process that is read now.
     ancestor: Option<ProcessId>,
-    /// Process and group, once it is set aside. `None`: it reads a directory.
+    /// Process and group, once it is set aside. `None`: it is not, or it reads no process.
     stalled: Option<(ProcessId, Group)>,
 }
 
@@ -131,6 +125,8 @@ impl Supervisor {
     /// Takes the answer of a worker if it has come, and gives the worker up if it has waited for too long.
     fn poll_reading(&mut self, mut reading: Reading, is_aside: bool, now: Instant) {
         let waits_since = now.saturating_duration_since(reading.began);
+        // A part was noted when it was set aside.
+        let unnoted = waits_since.saturating_sub(if is_aside { PATIENCE } else { Duration::ZERO });
         match reading.worker.link.receive() {
             Ok(Some(Answer::Ancestor(process))) => {
                 reading.ancestor = Some(process);
@@ -139,7 +135,7 @@ impl Supervisor {
             Ok(Some(answer)) => {
                 self.workers.put_back(reading.worker, now);
                 let job = &mut self.jobs[reading.kind as usize];
-                job.note(&reading.turn, waits_since);
+                job.turns.note(&reading.turn, unnoted);
                 self.respond(&reading.turn, answer);
             }
             Ok(None) if is_aside && waits_since < STALL_TIMEOUT => self.aside.push(reading),
@@ -149,7 +145,7 @@ impl Supervisor {
             Err(err) => {
                 let job = &mut self.jobs[reading.kind as usize];
                 job.end.is_cut = true;
-                job.note(&reading.turn, waits_since);
+                job.turns.note(&reading.turn, unnoted);
                 self.fail(Some(reading.worker), &err, now);
             }
         }
@@ -163,6 +159,9 @@ impl Supervisor {
             self.fail(Some(reading.worker), &ErrorKind::TimedOut.into(), now);
             return;
         }
+        self.jobs[reading.kind as usize]
+            .turns
+            .note(&reading.turn, PATIENCE);
         let process = reading.ancestor.or_else(|| reading.turn.order.process());
         let uid = reading.turn.uid;
         let group = |process| match Group::of(process) {
@@ -181,7 +180,7 @@ impl Supervisor {
         self.workers.kill(reading.worker, pid, group, now);
         let job = &mut self.jobs[reading.kind as usize];
         let time = now.saturating_duration_since(reading.began);
-        job.note(&reading.turn, time);
+        job.turns.note(&reading.turn, time.saturating_sub(PATIENCE));
         self.responses.push(Response::Stalled(Stalled {
             kind: reading.kind,
             process: reading.stalled,
@@ -209,7 +208,8 @@ impl Supervisor {
         if !self.job(kind).is_running || !self.workers.may_take(self.aside.len(), now) {
             return;
         }
-        let Some(turn) = self.job(kind).turns.next() else {
+        let waiting = self.aside.len() + self.workers.waiting();
+        let Some(turn) = self.job(kind).turns.next(waiting >= MAX_WAITING / 2) else {
             self.end(kind, now);
             return;
         };
@@ -267,7 +267,8 @@ impl Supervisor {
         let usage = self.usage();
         let job = self.job(kind);
         job.is_running = false;
-        job.end.is_cut |= job.turns.has_some() || has_aside;
+        job.end.is_time_used = job.turns.has_some();
+        job.end.is_cut |= job.end.is_time_used || has_aside;
         job.end.is_complete &= !job.end.is_cut;
         job.end.stalled = stalled;
         job.end.duration = now.saturating_duration_since(job.began);
@@ -316,9 +317,8 @@ impl Supervisor {
                 Response::Sockets(SocketReading { version, ..added })
             }
             (Answer::Examined(examination), _) => Response::Examined(examination),
-            (Answer::LookedUp(answers), Order::LookUp(kind, questions)) => {
-                let questions = questions.iter().cloned();
-                Response::LookedUp(*kind, questions.zip(answers).collect())
+            (Answer::LookedUp(answer), Order::LookUp(question)) => {
+                Response::LookedUp(question.clone(), answer)
             }
             (Answer::Unread(why), Order::Scan(pid)) => {
                 // A process that may not be read may have anything mapped. The host's init process is not an agent, and some kernels

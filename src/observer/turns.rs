@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 /// Limit of readings after a pause, where there is one: beyond it, only processes of users that have taken little of it are read.
 const MAX_TIME: Duration = Duration::from_secs(1);
+/// Time that first readings of new users may take in a request beyond that: one that blocks delays the others of them by a second, and after
+/// two that block they wait for the next request.
+const MAX_NEW_TIME: Duration = Duration::from_millis(1500);
 /// Limit of the excess over the limit that is paid back, in two seconds. So after a reading that blocked for seconds there is soon time again.
 const MAX_EXCESS: Duration = Duration::from_millis(100);
 
@@ -28,8 +31,10 @@ pub struct Turn {
 /// Processes of a request that were not read yet, and the time that earlier ones have taken.
 #[derive(Debug)]
 pub struct Turns {
-    /// Time of each reading that does not count. `None`: there is no limit.
-    free: Option<Duration>,
+    /// True if readings have a limit.
+    is_limited: bool,
+    /// True if processes that no request has named before are the first ones of their user.
+    are_new_first: bool,
     /// Processes of each user: first the one that has waited for longest, of equal ones the one with the lowest rank.
     waiting: BTreeMap<u32, VecDeque<Turn>>,
     /// Time that readings of each user's processes have taken, and that is not paid back.
@@ -56,11 +61,12 @@ enum UserClass {
 }
 
 impl Turns {
-    /// Returns no processes. Those of requests are all read. With a limit, which has no effect on readings of `free` time, those of heavy
-    /// users are read only if there is time.
-    pub fn new(free: Option<Duration>) -> Self {
+    /// Returns no processes. Those of requests are all read, or with a limit those of heavy users only if there is time. With `are_new_first`,
+    /// processes that no request has named before are the first ones of their user.
+    pub fn new(is_limited: bool, are_new_first: bool) -> Self {
         Self {
-            free,
+            is_limited,
+            are_new_first,
             waiting: BTreeMap::new(),
             used: UserTime::default(),
             used_by_all: Duration::ZERO,
@@ -74,9 +80,11 @@ impl Turns {
     pub fn begin(&mut self, turns: Vec<Turn>, now: Instant) {
         self.request += 1;
         self.used_by_new = Duration::ZERO;
-        let named: HashMap<u32, u64> = { turns.iter() }
-            .map(|turn| (turn.pid, self.request - 1))
-            .collect();
+        let before = match self.are_new_first {
+            true => 0,
+            false => self.request - 1,
+        };
+        let named: HashMap<u32, u64> = { turns.iter() }.map(|turn| (turn.pid, before)).collect();
         self.last_read.retain(|pid, _| named.contains_key(pid));
         for (pid, before) in named {
             self.last_read.entry(pid).or_insert(before);
@@ -101,11 +109,14 @@ impl Turns {
     /// First come users whose processes have taken little time, the user with the least before others. Then come new users: each of
     /// them may block a reading, once. Last come users that have taken more than an equal part of the time, such as one that has blocked
     /// a reading. So no user waits long for others.
-    pub fn next(&mut self) -> Option<Turn> {
-        let last_class = match self.free.is_some() && self.used_by_all >= MAX_TIME {
-            false => UserClass::Heavy,
-            true if self.used_by_new < MAX_TIME => UserClass::New,
-            true => UserClass::Light,
+    ///
+    /// With `only_light`, only the first ones are read.
+    pub fn next(&mut self, only_light: bool) -> Option<Turn> {
+        let is_used = self.is_limited && self.used_by_all >= MAX_TIME;
+        let last_class = match (only_light, is_used) {
+            (false, false) => UserClass::Heavy,
+            (false, true) if self.used_by_new < MAX_NEW_TIME => UserClass::New,
+            _ => UserClass::Light,
         };
         let users = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX).max(1);
         let next = self.waiting.iter().filter_map(|(uid, turns)| {
@@ -137,7 +148,6 @@ impl Turns {
         if let Some(last_read) = self.last_read.get_mut(&turn.pid) {
             *last_read = self.request;
         }
-        let time = time.saturating_sub(self.free.unwrap_or_default());
         if self.used.of(turn.uid).is_none() {
             self.used_by_new += time;
         }
@@ -164,14 +174,14 @@ mod tests {
     /// time.
     fn order(turns: &mut Turns, processes: &[Turn], seconds: u64) -> Vec<u32> {
         turns.begin(processes.to_vec(), *START + Duration::from_secs(seconds));
-        std::iter::from_fn(|| turns.next())
+        std::iter::from_fn(|| turns.next(false))
             .map(|turn| turn.pid)
             .collect()
     }
 
     /// Returns turns in which processes were read, each of which has taken this time.
     fn read(processes: &[(&Turn, Duration)]) -> Turns {
-        let mut turns = Turns::new(Some(Duration::ZERO));
+        let mut turns = Turns::new(true, false);
         turns.begin(
             processes.iter().map(|(turn, _)| (*turn).clone()).collect(),
             *START,
@@ -214,39 +224,59 @@ mod tests {
     fn limited_readings_take_a_part_of_the_time() {
         let all = [turn(1, 1), turn(2, 2)];
         // The first user is heavy, and the other one is new.
-        for (free, expected) in [(Some(SHORT), &[2][..]), (None, &[2, 1])] {
-            let mut turns = Turns::new(free);
+        for (is_limited, expected) in [(true, &[2][..]), (false, &[2, 1])] {
+            let mut turns = Turns::new(is_limited, false);
             assert_eq!(order(&mut turns, &all, 0), [1, 2]);
             turns.note(&all[0], LONG);
             assert_eq!(order(&mut turns, &all, 0), expected);
-            assert_eq!(turns.has_some(), free.is_some());
+            assert_eq!(turns.has_some(), is_limited);
             assert_eq!(order(&mut turns, &all, 3), [2, 1]);
             assert!(!turns.has_some());
-            for _ in 0..2000 {
-                turns.note(&all[1], SHORT);
-            }
-            assert_eq!(turns.used.of(2) == Some(Duration::ZERO), free.is_some());
         }
     }
 
     #[test]
-    fn new_users_take_at_most_a_second_beyond_the_limit_and_light_ones_go_on() {
+    fn new_users_take_some_time_beyond_the_limit_and_light_ones_go_on() {
         let all = [1, 2, 3, 4].map(|uid| turn(uid, uid));
         let mut turns = read(&[(&all[0], LONG), (&all[1], SHORT)]);
         turns.begin(all.to_vec(), *START);
         turns.used_by_all = LONG;
-        let next = |turns: &mut Turns| turns.next().map(|turn| turn.pid);
+        let next = |turns: &mut Turns| turns.next(false).map(|turn| turn.pid);
         assert_eq!([2, 3].map(|_| next(&mut turns)), [Some(2), Some(3)]);
-        turns.note(&all[2], MAX_TIME);
+        turns.note(&all[2], MAX_NEW_TIME);
         assert_eq!(next(&mut turns), None);
         turns.put_back(all[1].clone());
         assert_eq!(next(&mut turns), Some(2));
     }
 
     #[test]
+    fn new_processes_come_first_where_that_is_wanted() {
+        let all = [1, 2, 3].map(|pid| turn(pid, 7));
+        for (are_new_first, expected) in [(false, [1, 2, 3]), (true, [3, 1, 2])] {
+            let mut turns = Turns::new(true, are_new_first);
+            order(&mut turns, &all[..2], 0);
+            turns.note(&all[0], SHORT);
+            turns.note(&all[1], SHORT);
+            order(&mut turns, &all[..2], 0);
+            turns.note(&all[0], SHORT);
+            turns.note(&all[1], SHORT);
+            assert_eq!(order(&mut turns, &all, 0), expected);
+        }
+    }
+
+    #[test]
+    fn light_users_only_are_read_while_many_workers_wait() {
+        let all = [1, 2, 3].map(|uid| turn(uid, uid));
+        let mut turns = read(&[(&all[0], LONG), (&all[1], SHORT)]);
+        turns.begin(all.to_vec(), *START);
+        let mut next = || turns.next(true).map(|turn| turn.pid);
+        assert_eq!([next(), next()], [Some(2), None]);
+    }
+
+    #[test]
     fn each_of_many_processes_is_read_in_turn() {
         let all: Vec<_> = (0..60).map(|pid| turn(pid, 7)).collect();
-        let (mut turns, mut times) = (Turns::new(Some(Duration::ZERO)), [0; 60]);
+        let (mut turns, mut times) = (Turns::new(true, false), [0; 60]);
         for _ in 0..12 {
             for pid in &order(&mut turns, &all, 0)[..20] {
                 turns.note(&all[*pid as usize], Duration::ZERO);

@@ -3,15 +3,16 @@
 //! A worker: reads one process after the other, as the observer orders, and answers with what it has read.
 //!
 //! It is a process, not a thread. A read of /proc/PID/maps, cmdline or environ waits for the memory lock of the process, and any user can
-//! keep that lock busy for ever, with a FUSE file system that does not answer or with userfaultfd(2). Reading a socket waits for its lock
+//! keep that lock busy for ever, with a file system that does not answer (FUSE). Reading a socket waits for its lock
 //! without regard to signals (`__lock_sock` of Linux's net/core/sock.c). Whoever waits there keeps its locks and files for as long.
 
-use crate::accounts::lookup::{self, ANSWER_TIME};
+use crate::accounts::lookup;
 use crate::base::file::list_names_at;
 use crate::observer::examination;
 use crate::observer::group::Group;
 use crate::observer::link::write_message;
 use crate::observer::protocol::{Answer, Order, SocketRequest, Task, Unread};
+use crate::observer::supervisor::PATIENCE;
 use crate::observer::{sockets, version};
 use crate::procfs::facts::pods::Pods;
 use crate::procfs::process::{ProcessId, has_ended};
@@ -22,7 +23,10 @@ use nix::unistd::close;
 use std::io::{self, BufRead, ErrorKind, Write};
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Time for an answer of the name services, so that a worker is not set aside for it.
+const NAME_TIME: Duration = PATIENCE.saturating_sub(Duration::from_millis(100));
 
 /// Closes all descriptors except standard input, output and error: those that pmcd has left open in the daemon. A process that cannot end
 /// would keep them open.
@@ -91,9 +95,9 @@ fn read(
                 }
             }),
             Order::Sockets(request) => read_sockets(request, may_read),
-            Order::LookUp(_, questions) => {
-                let answers = lookup::look_up(questions, Instant::now() + ANSWER_TIME);
-                Ok(Answer::LookedUp(answers))
+            Order::LookUp(question) => {
+                let answer = lookup::look_up(question, Instant::now() + NAME_TIME);
+                Ok(Answer::LookedUp(answer))
             }
             Order::Examine(subject) => examination::read(subject, may_read),
         };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub const OPTION: &str = "--observer-worker";
 /// The group of a process that has stalled a worker is skipped for at least this long.
 pub const SKIP_TIME: Duration = Duration::from_secs(600);
-/// With this many workers that wait, no other one is started.
+/// With this many workers that are set aside or do not end, nothing else is read.
 pub const MAX_WAITING: usize = 8;
 /// Pause after a worker that has failed, and its limit. It doubles with each one that follows.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ pub struct Worker {
     pub scan: u64,
 }
 
-/// Worker that was killed because it waits for a process.
+/// Worker that was killed, in most cases because it waits for a process.
 #[derive(Debug)]
 struct Stuck {
     child: Closed,
@@ -146,7 +146,7 @@ impl Workers {
         format!("{why}; the next one starts in {} s", pause.as_secs())
     }
 
-    /// True if a worker may be started now, or is idle.
+    /// True if a worker may be given an order now, beside so many that are set aside.
     pub fn may_take(&mut self, waiting: usize, now: Instant) -> bool {
         let is_pause_over = self.pause_ends.is_none_or(|end| now >= end);
         is_pause_over && waiting + self.waiting() < MAX_WAITING

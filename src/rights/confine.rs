@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Newest rules of Landlock that this build uses. An older kernel enforces those that it has.
 const RULES: ABI = ABI::V5;
 
-/// Files and directories with users and local times.
+/// Files and directories with processes, users and local times.
 const LOOKED_UP: [&str; 5] = [
     "/proc",
     "/etc/passwd",

@@ -285,10 +285,18 @@ fn worker_killed_between_two_orders_costs_nothing() {
 #[test]
 fn with_8_workers_that_wait_no_other_one_is_started() {
     let directory = tempfile::tempdir().expect("a directory");
-    let first = ["while read -r line; do :; done"; MAX_WAITING];
+    let hangs = "while read -r line; do :; done";
+    let mut first = vec![hangs.to_owned(); MAX_WAITING];
+    // All users are light when their processes begin to block.
+    first[0] = format!(
+        "for n in 1 2 3 4 5 6 7 8 9; do read -r line; echo '{{\"Unread\":\"Ended\"}}'; done; {hangs}"
+    );
+    let first = Vec::from_iter(first.iter().map(String::as_str));
     let mut supervisor = supervisor(directory.path(), &first);
     let mut now = Instant::now();
     let all: Vec<_> = (1..10).map(process).collect();
+    begin(&mut supervisor, &all, now);
+    assert_eq!(serve(&mut supervisor, now).0.len(), all.len());
     begin(&mut supervisor, &all, now);
     for count in 1..=MAX_WAITING {
         poll_until_read(&mut supervisor, directory.path(), count, now);

@@ -5,21 +5,14 @@
 
 use super::state_file::Phase;
 use super::{PmStoreError, Server, since_epoch};
-use crate::accounts;
-use crate::config::LoadedConfig;
 use crate::config::loader::NO_CONFIGURATION;
 use crate::error::ConfigError;
 use crate::pcp::work::{Allowance, FETCH};
 use std::error::Error;
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Time after which a configuration with users that the name services did not answer for is read again.
 const READ_AGAIN: Duration = Duration::from_secs(10);
-/// Time in which users are looked up. pmcd waits for five seconds.
-const LOOK_UP_TIME: Duration = Duration::from_secs(4);
-/// Time between two ticks, at most, while users are looked up.
-const WAIT: Duration = Duration::from_millis(5);
 
 impl Server {
     /// Reads the configuration and applies it if it is valid, and if the process has just the rights that it needs.
@@ -29,7 +22,7 @@ impl Server {
     /// force.
     pub(super) fn reload(&mut self) -> Result<(), PmStoreError> {
         let when = since_epoch();
-        let loaded = self.read().map_err(|err| {
+        let loaded = (self.read_config)().map_err(|err| {
             self.note_error(&err);
             self.reject(&err)
         })?;
@@ -52,31 +45,6 @@ impl Server {
         self.collector.set_config_read(when);
         tracing::info!("configuration read again");
         Ok(())
-    }
-
-    /// Reads the configuration. The observer looks up its users, which may take seconds, in which rings fill up, so that they are drained
-    /// meanwhile.
-    fn read(&mut self) -> Result<LoadedConfig, ConfigError> {
-        let end = Instant::now() + LOOK_UP_TIME;
-        if self.collector.observes() {
-            accounts::defer();
-        }
-        loop {
-            let loaded = (self.read_config)();
-            let questions = accounts::questions();
-            let is_last = questions.is_empty() || Instant::now() >= end;
-            if is_last || !self.collector.observes() {
-                return loaded;
-            }
-            self.collector.look_up(questions);
-            while self.collector.is_looking_up() && Instant::now() < end {
-                thread::sleep(WAIT);
-                match self.has_work() {
-                    true => self.continue_tick(),
-                    false => self.tick(),
-                }
-            }
-        }
     }
 
     /// Reads the configuration again if it is time. There was no valid one yet, since name services did not answer.
