@@ -4,6 +4,7 @@
 
 mod buckets;
 mod changes;
+mod cost;
 mod delay;
 mod pods;
 mod titles;
