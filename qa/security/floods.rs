@@ -174,19 +174,20 @@ fn ring_with_the_name_of_a_victim_changes_none_of_its_values() {
 }
 
 #[test]
-fn agent_beside_4096_new_rings_is_served() {
+fn agent_beside_as_many_new_rings_as_agents_are_allowed_is_served() {
     let home = shared_home();
-    let rings = OtherUser::does(&home, &["rings", "4096"]);
+    home.set("max_agents = 1024");
+    let rings = OtherUser::does(&home, &["rings", "1024"]);
     let mut link = serve(&home);
     wait_for("all rings are instances with a value", || {
         let values = link.values("transfer.rx_bytes").expect("an answer");
-        (values.len() == 4096 && values.values().all(|value| *value == 1)).then_some(())
+        (values.len() == 1024 && values.values().all(|value| *value == 1)).then_some(())
     });
     let mut victim = ring(&home, VICTIM, "victim");
     sends(&mut link, &mut victim, "victim", 1, 500);
     let values = link.values("transfer.rx_bytes").expect("an answer");
-    assert!(values.len() <= 4096, "{} agents", values.len());
-    assert_eq!(rings.times(), 4096);
+    assert!(values.len() <= 1024, "{} agents", values.len());
+    assert_eq!(rings.times(), 1024);
     assert!(link.end().success());
 }
 
