@@ -3,19 +3,15 @@
 //! `--check`: what the observer reads of other processes. All of it together has one deadline.
 
 use crate::accounts::names::UserNames;
-use crate::base::file::{FileFacts, FileId};
 use crate::config::Config;
 use crate::observer::client::Observer;
 use crate::observer::examination::{DaemonReading, Examination, NixlReading, Subject};
 use crate::observer::protocol::{Kind, Request, Response};
-use crate::procfs::facts::telemetry;
 use crate::procfs::process_scan::{MappingProcess, ProcessScan, ScanRequest};
-use nix::sys::stat::stat;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Time in which other processes, and the file systems of directories that they name, answer.
+/// Time in which other processes answer.
 const ANSWER_TIME: Duration = Duration::from_secs(15);
 
 /// What was read of other processes.
@@ -27,8 +23,6 @@ pub struct Seen {
     pub nixl: Vec<NixlReading>,
     /// Processes of pmdanixl, by process id.
     pub daemons: BTreeMap<u32, DaemonReading>,
-    /// Directories that the environments of these processes name, as far as they are there.
-    pub directories: HashMap<PathBuf, FileId>,
     /// Processes that block each reading.
     pub stalled: BTreeSet<u32>,
     /// Names of the users of these processes.
@@ -67,21 +61,6 @@ impl Seen {
             end,
         );
         seen.nixl.sort_by_key(|process| process.found.id.pid);
-        let named = seen
-            .nixl
-            .iter()
-            .filter(|process| !process.is_in_other_namespace);
-        let named = named.flat_map(|process| {
-            let (_, environ) = process.environment.as_ref()?;
-            let paths = telemetry::directories(environ).into_iter().flatten();
-            // A relative path belongs to the working directory of the process.
-            let paths = paths.map(PathBuf::from).filter(|path| path.is_absolute());
-            Some(Vec::from_iter(paths.map(|path| {
-                Subject::Directory(Some(path), process.found.uid)
-            })))
-        });
-        let named: Vec<Subject> = named.flatten().collect();
-        seen.ask(observer, &Request::Examine(named), Kind::Examination, end);
         let users = seen.process_scan.processes().map(|process| process.uid);
         let users = users.chain(seen.nixl.iter().map(|process| process.found.uid));
         let users: BTreeSet<u32> = users.collect();
@@ -119,9 +98,6 @@ impl Seen {
             Response::Examined(Examination::Daemon(pid, daemon)) => {
                 self.daemons.insert(pid, daemon);
             }
-            Response::Examined(Examination::Directory(Some(path), id)) => {
-                self.directories.insert(path, id);
-            }
             Response::LookedUp(question, answer) => {
                 self.names.note(&question, &answer, Instant::now());
             }
@@ -132,16 +108,6 @@ impl Seen {
             }
             _ => {}
         }
-    }
-
-    /// True if two paths lead to one directory.
-    pub fn is_same_directory(&self, path: &Path, named: &Path) -> bool {
-        let id = || {
-            let stat = stat(path).ok()?;
-            Some(FileFacts::new(&stat).id)
-        };
-        let of_named = self.directories.get(named);
-        path == named || of_named.is_some_and(|&named| id() == Some(named))
     }
 }
 

@@ -6,7 +6,7 @@
 //! be a forked child without an agent. These cases look like telemetry that is off. The environment shows which is more
 //! likely.
 
-use crate::check::seen::Seen;
+use crate::base::file::FileFacts;
 use crate::check::{Summary, as_root};
 use crate::discovery::directory::Directory;
 use crate::observer::examination::NixlReading;
@@ -14,6 +14,7 @@ use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
 use crate::procfs::process::sees_host;
 use crate::procfs::process_scan::ProcessScan;
+use nix::sys::stat::stat;
 use nix::unistd::geteuid;
 use std::io::{self, Write};
 use std::path::Path;
@@ -35,7 +36,7 @@ pub fn report(
     }
     for process in &silent {
         let name = summary.seen.names.get(process.found.uid);
-        let reason = reason(process, seen, directories);
+        let reason = reason(process, directories);
         writeln!(
             out,
             "  pid {} ({}) user {name}: {reason}",
@@ -53,34 +54,31 @@ pub fn report(
 }
 
 /// Returns why a process has no telemetry here.
-fn reason(process: &NixlReading, seen: &Seen, directories: &[Directory]) -> String {
+fn reason(process: &NixlReading, directories: &[Directory]) -> String {
     match &process.environment {
         None => format!(
             "its environment cannot be read, or the process has overwritten it with a title: check how it was started{}",
             as_root()
         ),
         Some((pid, environ)) if *pid == process.found.id.pid => {
-            advice(process, environ, seen, directories)
+            advice(process, environ, directories)
         }
         Some((pid, environ)) => format!(
             "its environment cannot be read; that of its ancestor, pid {pid}, says: {}",
-            advice(process, environ, seen, directories)
+            advice(process, environ, directories)
         ),
     }
 }
 
-fn advice(
-    process: &NixlReading,
-    environ: &Environ,
-    seen: &Seen,
-    directories: &[Directory],
-) -> String {
+fn advice(process: &NixlReading, environ: &Environ, directories: &[Directory]) -> String {
     let mut faults = telemetry::faults(environ, process.is_vllm, |path, stores| {
         // A path in a container is not a path of the host.
+        let its_id = process.directories[usize::from(stores)];
         let known = |directory: &Directory| {
             let holds = directory.kinds;
+            let id = || Some(FileFacts::new(&stat(&directory.path).ok()?).id);
             (if stores { holds.stores } else { holds.rings })
-                && seen.is_same_directory(&directory.path, path)
+                && (directory.path == path || its_id.is_some_and(|its_id| id() == Some(its_id)))
         };
         process.is_in_other_namespace || directories.iter().any(known)
     });

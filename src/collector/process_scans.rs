@@ -18,11 +18,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use std::vec;
 
-/// Pause after a process scan, as a multiple of the time that it took, within these bounds. On a host with many processes a scan takes
-/// long, and new agents wait for their labels.
-const PAUSE_FACTOR: u32 = 3;
-const MIN_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// Pause after a look at all agents of which none needs a process scan.
+const IDLE_PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait of the result of a scan for names of users. It is shorter than the wait of a new agent for its labels, so that the
 /// agent has the other labels in any case.
 const NAME_PATIENCE: Duration = Duration::from_millis(500);
@@ -111,13 +108,9 @@ impl ProcessScans {
         }
         scan.is_complete &= end.is_complete;
         scan.is_cut = end.is_cut;
-        let pause = match end.is_time_used {
-            true => MAX_PAUSE,
-            false => (end.duration * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE),
-        };
         self.count += 1;
         self.time += end.duration;
-        (self.last_time, self.pause_ends) = (end.duration, Some(now + pause));
+        (self.last_time, self.pause_ends) = (end.duration, Some(now + end.pause));
         self.result = Some((scan, now + NAME_PATIENCE));
     }
 
@@ -261,7 +254,7 @@ impl Collector {
         }
         scans.asks = false;
         if files.is_empty() && !is_full {
-            scans.pause_ends = Some(now + MIN_PAUSE);
+            scans.pause_ends = Some(now + IDLE_PAUSE);
             return;
         }
         if is_full {

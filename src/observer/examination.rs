@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! What `--check` asks for beside a process scan: processes that use NIXL, the running daemon, and directories that a process names.
+//! What `--check` asks for beside a process scan: processes that use NIXL, and the running daemon.
 
-use crate::base::any_path;
 use crate::base::file::{FileFacts, FileId};
 use crate::base::text;
 use crate::observer::protocol::Answer;
@@ -17,11 +16,13 @@ use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::process_scan::NixlProcess;
 use crate::procfs::process_scan::scanned::MAX_COMMAND;
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Variable of UCX that is read.
 pub const UCX_TLS: &str = "UCX_TLS";
@@ -42,18 +43,15 @@ pub enum Subject {
     },
     /// A process of pmdanixl, and its user.
     Daemon(ProcessId, u32),
-    /// A directory that a process names, and its user.
-    Directory(#[serde(with = "any_path")] Option<PathBuf>, u32),
 }
 
 impl Subject {
-    /// Process to read. `None`: a directory.
+    /// Process to read.
     #[must_use]
-    pub fn process(&self) -> Option<ProcessId> {
+    pub fn process(&self) -> ProcessId {
         match self {
-            Self::Nixl { process, .. } => Some(process.id),
-            Self::Daemon(process, _) => Some(*process),
-            Self::Directory(..) => None,
+            Self::Nixl { process, .. } => process.id,
+            Self::Daemon(process, _) => *process,
         }
     }
 
@@ -62,7 +60,7 @@ impl Subject {
     pub fn uid(&self) -> u32 {
         match self {
             Self::Nixl { process, .. } => process.uid,
-            Self::Daemon(_, uid) | Self::Directory(_, uid) => *uid,
+            Self::Daemon(_, uid) => *uid,
         }
     }
 }
@@ -74,8 +72,6 @@ pub enum Examination {
     Nixl(Box<NixlReading>),
     /// A process of pmdanixl, by its process id.
     Daemon(u32, DaemonReading),
-    /// Directory that is there.
-    Directory(#[serde(with = "any_path")] Option<PathBuf>, FileId),
 }
 
 /// Process that uses NIXL.
@@ -91,6 +87,8 @@ pub struct NixlReading {
     pub is_vllm: bool,
     /// Environment of the process or of its nearest ancestor with a readable one, and the process id of that process.
     pub environment: Option<(u32, Environ)>,
+    /// The directories of [`telemetry::directories`] in that environment, as far as the process has them.
+    pub directories: [Option<FileId>; 2],
     /// True if the process is in another mount namespace than this one.
     pub is_in_other_namespace: bool,
     /// Number of RDMA devices that it has open, or the errno why its sockets cannot be read.
@@ -126,20 +124,13 @@ pub struct DaemonStart {
 /// Examines something. Can block. `may_read` is called before a process is read, and says whether it may be.
 ///
 /// # Errors
-/// The process has ended, or may not be read (`TimedOut`: `may_read` says so); the directory is not there.
+/// The process has ended, or may not be read (`TimedOut`: `may_read` says so).
 pub fn read(subject: &Subject, may_read: &mut dyn FnMut(ProcessId) -> bool) -> io::Result<Answer> {
     let examination = match subject {
         Subject::Nixl { process, may_copy } => NixlReading::read(process, *may_copy, may_read)
             .map(|read| Examination::Nixl(read.into())),
         Subject::Daemon(process, _) => DaemonReading::read(*process, may_read)
             .map(|read| Examination::Daemon(process.pid, read)),
-        Subject::Directory(path, _) => {
-            let stat = nix::sys::stat::stat(path.as_deref().unwrap_or(Path::new("")))?;
-            Ok(Examination::Directory(
-                path.clone(),
-                FileFacts::new(&stat).id,
-            ))
-        }
     };
     examination.map(Answer::Examined)
 }
@@ -169,6 +160,8 @@ impl NixlReading {
                 Some((one.id().pid, environ?.ok()?))
             })
         });
+        let named = environment.as_ref();
+        let named = named.map_or([None; 2], |(_, environ)| telemetry::directories(environ));
         let library = found.libraries.core.as_deref();
         let [its, ours] = [directory.namespace("mnt"), own_namespace("mnt")].map(Result::ok);
         let devices = sockets::probe(&directory, may_copy);
@@ -178,6 +171,7 @@ impl NixlReading {
             found: found.clone(),
             command,
             is_vllm: facts.get("engine") == Some("vllm"),
+            directories: named.map(|path| file_id(&directory, Path::new(path?)).ok()),
             environment,
             is_in_other_namespace: its != ours,
             devices: devices.map_err(|err| err.raw_os_error().unwrap_or(libc::EIO)),
@@ -225,6 +219,16 @@ fn open(id: ProcessId, may_read: &mut dyn FnMut(ProcessId) -> bool) -> io::Resul
         true => Ok(process),
         false => Err(ErrorKind::TimedOut.into()),
     }
+}
+
+/// Returns the file that a process has at an absolute path.
+fn file_id(process: &ProcessDir, path: &Path) -> io::Result<FileId> {
+    let path = path.strip_prefix("/").map_err(|_| Errno::ENOENT)?;
+    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC);
+    let how = how.resolve(ResolveFlag::RESOLVE_IN_ROOT);
+    let path = Path::new(".").join(path);
+    let file = openat2(process.root()?, &path, how)?;
+    Ok(FileFacts::new(&fstat(&file)?).id)
 }
 
 /// Returns the files that a process has open, each with true if the process has locked it.

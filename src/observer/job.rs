@@ -12,7 +12,15 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Pause after a request, as a multiple of the time that it took, within these bounds. On a host with many processes a scan takes long, and
+/// new agents wait for their labels.
+const PAUSE_FACTOR: u32 = 3;
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// Shortest pause, as a multiple of the time in which the processes were listed. No limit of users counts that.
+const LISTING_FACTOR: u32 = 20;
 
 /// The current request of one kind.
 #[derive(Debug)]
@@ -23,6 +31,8 @@ pub struct Job {
     pub is_running: bool,
     /// When it began.
     pub began: Instant,
+    /// Time in which the processes of the request were listed.
+    listing: Duration,
     /// What it leaves out so far.
     pub end: End,
 }
@@ -35,48 +45,45 @@ impl Job {
             turns: Turns::new(is_limited, kind == Kind::Scan),
             is_running: false,
             began: Instant::now(),
+            listing: Duration::ZERO,
             end: End::default(),
         }
     }
 
-    /// Begins a request.
-    pub fn begin(&mut self, turns: Vec<Turn>, now: Instant) {
+    /// Begins a request for these, which were listed in a time.
+    pub fn begin(&mut self, turns: Vec<Turn>, listing: Duration, now: Instant) {
         self.turns.begin(turns, now);
-        (self.is_running, self.began, self.end) = (true, now, End::default());
+        (self.is_running, self.began, self.listing) = (true, now, listing);
+        self.end = End::default();
+    }
+
+    /// Returns the pause after the current request.
+    pub fn pause(&self) -> Duration {
+        let pause = match self.turns.has_some() {
+            // The rest may take a part of the time only.
+            true => MAX_PAUSE,
+            false => (self.end.duration * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE),
+        };
+        pause.max(self.listing * LISTING_FACTOR)
     }
 }
 
 /// Returns what is to be read for a request. `users` are those of [`all_processes`].
 pub fn turns(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Vec<Turn>) {
-    let turn = |pid, uid, rank, order| Turn {
-        pid,
-        uid,
-        rank,
-        order,
-    };
+    let turn = |uid, rank, order| Turn { uid, rank, order };
     match request {
         Request::Scan(request) => (Kind::Scan, all_processes(request, users)),
         Request::Sockets(requests) => {
-            let of = |one: &SocketRequest| {
-                turn(
-                    one.id.pid,
-                    one.uid,
-                    one.id.start,
-                    Order::Sockets(one.clone()),
-                )
-            };
+            let of = |one: &SocketRequest| turn(one.uid, one.id.start, Order::Sockets(one.clone()));
             (Kind::Sockets, requests.iter().map(of).collect())
         }
         Request::Examine(subjects) => {
-            let of = |one: &Subject| {
-                let pid = one.process().map_or(0, |process| process.pid);
-                turn(pid, one.uid(), 0, Order::Examine(one.clone()))
-            };
+            let of = |one: &Subject| turn(one.uid(), 0, Order::Examine(one.clone()));
             (Kind::Examination, subjects.iter().map(of).collect())
         }
         Request::LookUp(question) => {
             let order = Order::LookUp(question.clone());
-            (Kind::Names, vec![turn(0, 0, 0, order)])
+            (Kind::Names, vec![turn(0, 0, order)])
         }
     }
 }
@@ -98,19 +105,16 @@ fn all_processes(request: &ScanRequest, users: &mut HashMap<u32, u32>) -> Vec<Tu
             }),
             owner => owner,
         };
-        Some((pid, uid, Order::Scan(pid)))
-    };
-    let logs = (!request.pod_logs.as_os_str().is_empty())
-        .then(|| (0, 0, Order::Pods(request.pod_logs.clone())));
-    let all = logs
-        .into_iter()
-        .chain(pids.into_iter().filter_map(&mut process));
-    all.map(|(pid, uid, order)| Turn {
-        pid,
-        uid,
         // The newest one is read first: it may be a new agent.
-        rank: (u32::MAX - pid).into(),
-        order,
-    })
-    .collect()
+        let rank = (u32::MAX - pid).into();
+        let order = Order::Scan(pid);
+        Some(Turn { uid, rank, order })
+    };
+    let logs = (!request.pod_logs.as_os_str().is_empty()).then(|| Turn {
+        uid: 0,
+        rank: 0,
+        order: Order::Pods(request.pod_logs.clone()),
+    });
+    let all = pids.into_iter().filter_map(&mut process);
+    logs.into_iter().chain(all).collect()
 }

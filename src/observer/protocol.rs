@@ -37,7 +37,7 @@ pub enum Request {
     Scan(ScanRequest),
     /// Read the sockets of these processes, the oldest first.
     Sockets(Vec<SocketRequest>),
-    /// Examine these processes and directories.
+    /// Examine these processes.
     Examine(Vec<Subject>),
     /// Ask the name services for names of users.
     LookUp(Question),
@@ -96,14 +96,14 @@ pub struct End {
     pub is_complete: bool,
     /// True if processes were left out for now: those of their users had taken too much time, or are being waited for.
     pub is_cut: bool,
-    /// True if processes were left out because those of their users had taken too much time.
-    pub is_time_used: bool,
     /// Of a process scan: true if there is no permission to read a process that is visible.
     pub has_unreadable: bool,
     /// Processes that have not answered yet, or for which killed workers still wait.
     pub stalled: Vec<u32>,
     /// Time from the request.
     pub duration: Duration,
+    /// Time after which the next request of this kind may come.
+    pub pause: Duration,
     /// What the observer and its workers use.
     pub usage: Usage,
 }
@@ -113,7 +113,7 @@ pub struct End {
 pub struct Stalled {
     /// What was read.
     pub kind: Kind,
-    /// The process. `None`: a directory, or the name services.
+    /// The process. `None`: the directory with the logs of pods, or the name services.
     pub process: Option<(ProcessId, Group)>,
     /// Its user.
     pub uid: Option<u32>,
@@ -152,7 +152,7 @@ impl Order {
         match self {
             Self::Scan(pid) => ProcessId::of(*pid).ok(),
             Self::Sockets(request) => Some(request.id),
-            Self::Examine(subject) => subject.process(),
+            Self::Examine(subject) => Some(subject.process()),
             Self::Pods(_) | Self::LookUp(..) => None,
         }
     }

@@ -9,7 +9,7 @@
 use crate::observer::group::Group;
 use crate::observer::job::{self, Job};
 use crate::observer::known_connections::KnownConnections;
-use crate::observer::link::wait_for;
+use crate::observer::link::{Link, wait_for};
 use crate::observer::protocol::{
     Answer, Kind, Order, Request, Response, SocketReading, Stalled, Task, Unread,
 };
@@ -45,6 +45,8 @@ struct Reading {
     worker: Worker,
     turn: Turn,
     began: Instant,
+    /// True once it is set aside. Of each kind, one reading at most is not.
+    is_aside: bool,
     /// Ancestor of the process that is read now.
     ancestor: Option<ProcessId>,
     /// Process and group, once it is set aside. `None`: it is not, or it reads no process.
@@ -56,10 +58,7 @@ struct Reading {
 pub struct Supervisor {
     workers: Workers,
     jobs: [Job; KINDS.len()],
-    /// What is being read, at most one of each job.
     readings: Vec<Reading>,
-    /// What has not been answered in time.
-    aside: Vec<Reading>,
     /// What the current process scan looks for, and its number.
     sought: (ScanRequest, u64),
     connections: KnownConnections,
@@ -75,7 +74,6 @@ impl Supervisor {
             workers: Workers::new(program),
             jobs: KINDS.map(Job::new),
             readings: Vec::new(),
-            aside: Vec::new(),
             sought: (ScanRequest::default(), 0),
             connections: KnownConnections::default(),
             users: HashMap::new(),
@@ -89,7 +87,9 @@ impl Supervisor {
 
     /// Begins to serve a request.
     pub fn begin(&mut self, request: Request, now: Instant) {
+        let listing = Instant::now();
         let (kind, turns) = job::turns(&request, &mut self.users);
+        let listing = listing.elapsed();
         match request {
             Request::Scan(request) => self.sought = (request, self.sought.1 + 1),
             Request::Sockets(requests) => {
@@ -98,9 +98,9 @@ impl Supervisor {
             }
             Request::Examine(_) | Request::LookUp(..) => {}
         }
-        let is_init_there = turns.iter().any(|turn| turn.pid == INIT_PID);
+        let is_init_there = turns.iter().any(|turn| turn.pid() == INIT_PID);
         let job = self.job(kind);
-        job.begin(turns, now);
+        job.begin(turns, listing, now);
         // With hidepid (proc(5)) the init process is hidden as well.
         job.end.is_complete = kind != Kind::Scan || (is_init_there && sees_host());
     }
@@ -108,60 +108,69 @@ impl Supervisor {
     /// Goes on with all that is to be read, and never waits. Returns the responses.
     pub fn poll(&mut self, now: Instant) -> Vec<Response> {
         self.workers.reap(now);
-        for reading in std::mem::take(&mut self.aside) {
-            self.poll_reading(reading, true, now);
-        }
         for reading in std::mem::take(&mut self.readings) {
-            self.poll_reading(reading, false, now);
+            self.poll_reading(reading, now);
         }
         for kind in KINDS {
-            if !self.readings.iter().any(|reading| reading.kind == kind) {
+            let mut readings = self.readings.iter();
+            if !readings.any(|reading| reading.kind == kind && !reading.is_aside) {
                 self.read_next(kind, now);
             }
         }
         std::mem::take(&mut self.responses)
     }
 
+    /// Returns the readings that are set aside.
+    fn aside(&self) -> impl Iterator<Item = &Reading> {
+        self.readings.iter().filter(|reading| reading.is_aside)
+    }
+
     /// Takes the answer of a worker if it has come, and gives the worker up if it has waited for too long.
-    fn poll_reading(&mut self, mut reading: Reading, is_aside: bool, now: Instant) {
-        let waits_since = now.saturating_duration_since(reading.began);
-        // A part was noted when it was set aside.
-        let unnoted = waits_since.saturating_sub(if is_aside { PATIENCE } else { Duration::ZERO });
+    fn poll_reading(&mut self, mut reading: Reading, now: Instant) {
+        let time = now.saturating_duration_since(reading.began);
         match reading.worker.link.receive() {
             Ok(Some(Answer::Ancestor(process))) => {
                 reading.ancestor = Some(process);
-                self.poll_reading(reading, is_aside, now);
+                self.poll_reading(reading, now);
             }
             Ok(Some(answer)) => {
+                self.note_time(&reading, now);
                 self.workers.put_back(reading.worker, now);
-                let job = &mut self.jobs[reading.kind as usize];
-                job.turns.note(&reading.turn, unnoted);
                 self.respond(&reading.turn, answer);
             }
-            Ok(None) if is_aside && waits_since < STALL_TIMEOUT => self.aside.push(reading),
-            Ok(None) if is_aside => self.give_up(reading, now),
-            Ok(None) if waits_since < PATIENCE => self.readings.push(reading),
-            Ok(None) => self.set_aside(reading, now),
+            Ok(None) if !reading.is_aside && time >= PATIENCE => self.set_aside(reading, now),
+            Ok(None) if time >= STALL_TIMEOUT => self.give_up(reading, now),
+            Ok(None) => self.readings.push(reading),
             Err(err) => {
-                let job = &mut self.jobs[reading.kind as usize];
-                job.end.is_cut = true;
-                job.turns.note(&reading.turn, unnoted);
+                self.note_time(&reading, now);
+                self.job(reading.kind).end.is_cut = true;
                 self.fail(Some(reading.worker), &err, now);
             }
         }
     }
 
+    /// Notes the time of a reading that has ended, for its user.
+    fn note_time(&mut self, reading: &Reading, now: Instant) {
+        let time = now.saturating_duration_since(reading.began);
+        // A part was noted when it was set aside.
+        let noted = if reading.is_aside {
+            PATIENCE
+        } else {
+            Duration::ZERO
+        };
+        let turns = &mut self.job(reading.kind).turns;
+        turns.note(&reading.turn, time.saturating_sub(noted));
+    }
+
     /// Sets a worker aside that has not answered in time: the others of its request are read by another one.
     fn set_aside(&mut self, mut reading: Reading, now: Instant) {
-        self.jobs[reading.kind as usize].end.is_cut = true;
+        self.job(reading.kind).end.is_cut = true;
         // A worker that a signal has stopped does not wait for the process.
         if reading.worker.link.is_stopped() {
             self.fail(Some(reading.worker), &ErrorKind::TimedOut.into(), now);
             return;
         }
-        self.jobs[reading.kind as usize]
-            .turns
-            .note(&reading.turn, PATIENCE);
+        self.job(reading.kind).turns.note(&reading.turn, PATIENCE);
         let process = reading.ancestor.or_else(|| reading.turn.order.process());
         let uid = reading.turn.uid;
         let group = |process| match Group::of(process) {
@@ -170,23 +179,28 @@ impl Supervisor {
             group => group,
         };
         reading.stalled = process.map(|process| (process, group(process)));
-        self.aside.push(reading);
+        reading.is_aside = true;
+        self.readings.push(reading);
     }
 
     /// Kills a worker that a process has stalled.
     fn give_up(&mut self, reading: Reading, now: Instant) {
+        self.note_time(&reading, now);
         let group = reading.stalled.map(|(_, group)| group);
         let pid = reading.stalled.map(|(process, _)| process.pid);
         self.workers.kill(reading.worker, pid, group, now);
-        let job = &mut self.jobs[reading.kind as usize];
-        let time = now.saturating_duration_since(reading.began);
-        job.turns.note(&reading.turn, time.saturating_sub(PATIENCE));
+        let waiting = self.waiting();
         self.responses.push(Response::Stalled(Stalled {
             kind: reading.kind,
             process: reading.stalled,
             uid: reading.stalled.and_then(|(process, _)| uid(process)),
-            waiting: self.workers.waiting() + self.aside.len(),
+            waiting,
         }));
+    }
+
+    /// Returns the number of workers that are set aside, or were killed and have not ended.
+    fn waiting(&mut self) -> usize {
+        self.workers.waiting() + self.aside().count()
     }
 
     fn fail(&mut self, worker: Option<Worker>, err: &io::Error, now: Instant) {
@@ -196,8 +210,7 @@ impl Supervisor {
 
     /// Kills all workers.
     pub fn kill_workers(&mut self, now: Instant) {
-        let readings = std::mem::take(&mut self.readings);
-        for reading in readings.into_iter().chain(std::mem::take(&mut self.aside)) {
+        for reading in std::mem::take(&mut self.readings) {
             self.workers.kill(reading.worker, None, None, now);
         }
         self.workers.kill_idle(now);
@@ -205,15 +218,18 @@ impl Supervisor {
 
     /// Orders the next process of a request, or ends the request.
     fn read_next(&mut self, kind: Kind, now: Instant) {
-        if !self.job(kind).is_running || !self.workers.may_take(self.aside.len(), now) {
+        if !self.job(kind).is_running || self.workers.are_in_pause(now) {
             return;
         }
-        let waiting = self.aside.len() + self.workers.waiting();
+        let waiting = self.waiting();
+        if waiting >= MAX_WAITING {
+            return;
+        }
         let Some(turn) = self.job(kind).turns.next(waiting >= MAX_WAITING / 2) else {
             self.end(kind, now);
             return;
         };
-        let stalled = self.aside.iter().filter_map(|one| one.stalled);
+        let stalled = self.aside().filter_map(|one| one.stalled);
         let aside = stalled.map(|(_, group)| group);
         let skipped = aside.chain(self.workers.skipped()).collect();
         let task = Task::Read(turn.order.clone(), skipped);
@@ -233,6 +249,7 @@ impl Supervisor {
                     worker,
                     turn,
                     began: now,
+                    is_aside: false,
                     ancestor: None,
                     stalled: None,
                 });
@@ -258,8 +275,8 @@ impl Supervisor {
         if kind == Kind::Sockets {
             self.connections.end_scan();
         }
-        let has_aside = !self.aside.is_empty();
-        let aside = self.aside.iter().filter_map(|one| one.stalled);
+        let has_aside = self.aside().next().is_some();
+        let aside = self.aside().filter_map(|one| one.stalled);
         let mut stalled = Vec::from_iter(aside.map(|(process, _)| process.pid));
         stalled.extend(self.workers.stalled());
         stalled.sort_unstable();
@@ -267,11 +284,11 @@ impl Supervisor {
         let usage = self.usage();
         let job = self.job(kind);
         job.is_running = false;
-        job.end.is_time_used = job.turns.has_some();
-        job.end.is_cut |= job.end.is_time_used || has_aside;
+        job.end.is_cut |= job.turns.has_some() || has_aside;
         job.end.is_complete &= !job.end.is_cut;
         job.end.stalled = stalled;
         job.end.duration = now.saturating_duration_since(job.began);
+        job.end.pause = job.pause();
         job.end.usage = usage;
         let end = job.end.clone();
         self.responses.push(Response::Done(kind, end));
@@ -285,8 +302,10 @@ impl Supervisor {
             u64::try_from(time.num_microseconds()).unwrap_or_default()
         });
         usage.cpu = usage.cpu.saturating_add(ended.unwrap_or_default());
-        let readings = self.readings.iter().chain(&self.aside);
-        let reading = readings.map(|reading| reading.worker.link.pid());
+        let reading = self
+            .readings
+            .iter()
+            .map(|reading| reading.worker.link.pid());
         for pid in reading.chain(self.workers.pids()) {
             usage += Usage::of(pid);
         }
@@ -350,10 +369,10 @@ impl Supervisor {
     /// Waits for a request, for an answer, or until something is to be done. Returns true if there is a request, or no other one will
     /// come.
     pub fn wait(&mut self, requests: BorrowedFd, now: Instant) -> bool {
-        let deadlines = [(&self.readings, PATIENCE), (&self.aside, STALL_TIMEOUT)];
-        let deadlines = deadlines
-            .into_iter()
-            .flat_map(|(readings, time)| readings.iter().map(move |reading| reading.began + time));
+        let deadlines = self.readings.iter().map(|reading| match reading.is_aside {
+            true => reading.began + STALL_TIMEOUT,
+            false => reading.began + PATIENCE,
+        });
         let mut end = deadlines.min().unwrap_or(now + LONG);
         if self.jobs.iter().any(|job| job.is_running) {
             let pause = self.workers.pause_ends().filter(|&end| end > now);
@@ -361,10 +380,10 @@ impl Supervisor {
         } else if self.workers.waiting() > 0 {
             end = end.min(now + REAP_PERIOD);
         }
-        let all = || self.readings.iter().chain(&self.aside);
+        let links = || self.readings.iter().map(|reading| &reading.worker.link);
         let mut read = vec![requests];
-        read.extend(all().map(|reading| reading.worker.link.input()));
-        let written = all().flat_map(|reading| reading.worker.link.waits_to_send());
+        read.extend(links().map(Link::input));
+        let written = links().flat_map(Link::waits_to_send);
         let written = Vec::from_iter(written);
         wait_for(&read, &written, end.saturating_duration_since(now))
     }

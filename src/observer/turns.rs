@@ -18,14 +18,19 @@ const MAX_EXCESS: Duration = Duration::from_millis(100);
 /// A process that is to be read.
 #[derive(Clone, Debug)]
 pub struct Turn {
-    /// Process id.
-    pub pid: u32,
     /// User.
     pub uid: u32,
     /// Of two processes of a user, the one with the lower rank is read first.
     pub rank: u64,
     /// What is read.
     pub order: Order,
+}
+
+impl Turn {
+    /// Process id; 0 if no process is read.
+    pub fn pid(&self) -> u32 {
+        self.order.pid().unwrap_or_default()
+    }
 }
 
 /// Processes of a request that were not read yet, and the time that earlier ones have taken.
@@ -84,7 +89,7 @@ impl Turns {
             true => 0,
             false => self.request - 1,
         };
-        let named: HashMap<u32, u64> = { turns.iter() }.map(|turn| (turn.pid, before)).collect();
+        let named: HashMap<u32, u64> = { turns.iter() }.map(|turn| (turn.pid(), before)).collect();
         self.last_read.retain(|pid, _| named.contains_key(pid));
         for (pid, before) in named {
             self.last_read.entry(pid).or_insert(before);
@@ -95,7 +100,7 @@ impl Turns {
         }
         for turns in self.waiting.values_mut() {
             let turns = turns.make_contiguous();
-            turns.sort_by_key(|turn| (self.last_read[&turn.pid], turn.rank));
+            turns.sort_by_key(|turn| (self.last_read[&turn.pid()], turn.rank));
         }
         // What a user has used is remembered when it has no process any more.
         let paid = self
@@ -126,7 +131,7 @@ impl Turns {
                 Some(_) => UserClass::Light,
                 None => UserClass::New,
             };
-            let last_read = self.last_read.get(&first.pid).copied();
+            let last_read = self.last_read.get(&first.pid()).copied();
             (class <= last_class).then_some((class, used, last_read, first.rank, *uid))
         });
         let (.., uid) = next.min()?;
@@ -145,7 +150,7 @@ impl Turns {
 
     /// Notes that the reading of a process has ended after this time.
     pub fn note(&mut self, turn: &Turn, time: Duration) {
-        if let Some(last_read) = self.last_read.get_mut(&turn.pid) {
+        if let Some(last_read) = self.last_read.get_mut(&turn.pid()) {
             *last_read = self.request;
         }
         if self.used.of(turn.uid).is_none() {
@@ -163,7 +168,6 @@ mod tests {
 
     fn turn(pid: u32, uid: u32) -> Turn {
         Turn {
-            pid,
             uid,
             rank: pid.into(),
             order: Order::Scan(pid),
@@ -175,7 +179,7 @@ mod tests {
     fn order(turns: &mut Turns, processes: &[Turn], seconds: u64) -> Vec<u32> {
         turns.begin(processes.to_vec(), *START + Duration::from_secs(seconds));
         std::iter::from_fn(|| turns.next(false))
-            .map(|turn| turn.pid)
+            .map(|turn| turn.pid())
             .collect()
     }
 
@@ -241,7 +245,7 @@ mod tests {
         let mut turns = read(&[(&all[0], LONG), (&all[1], SHORT)]);
         turns.begin(all.to_vec(), *START);
         turns.used_by_all = LONG;
-        let next = |turns: &mut Turns| turns.next(false).map(|turn| turn.pid);
+        let next = |turns: &mut Turns| turns.next(false).map(|turn| turn.pid());
         assert_eq!([2, 3].map(|_| next(&mut turns)), [Some(2), Some(3)]);
         turns.note(&all[2], MAX_NEW_TIME);
         assert_eq!(next(&mut turns), None);
@@ -269,7 +273,7 @@ mod tests {
         let all = [1, 2, 3].map(|uid| turn(uid, uid));
         let mut turns = read(&[(&all[0], LONG), (&all[1], SHORT)]);
         turns.begin(all.to_vec(), *START);
-        let mut next = || turns.next(true).map(|turn| turn.pid);
+        let mut next = || turns.next(true).map(|turn| turn.pid());
         assert_eq!([next(), next()], [Some(2), None]);
     }
 

@@ -146,10 +146,9 @@ impl Workers {
         format!("{why}; the next one starts in {} s", pause.as_secs())
     }
 
-    /// True if a worker may be given an order now, beside so many that are set aside.
-    pub fn may_take(&mut self, waiting: usize, now: Instant) -> bool {
-        let is_pause_over = self.pause_ends.is_none_or(|end| now >= end);
-        is_pause_over && waiting + self.waiting() < MAX_WAITING
+    /// True if no worker is to be started, because one has failed.
+    pub fn are_in_pause(&self, now: Instant) -> bool {
+        self.pause_ends.is_some_and(|end| now < end)
     }
 
     /// Returns the end of the pause.

@@ -167,7 +167,7 @@ fn worker_that_does_not_answer_delays_others_by_a_second_and_is_killed_after_ten
     poll_until_read(&mut supervisor, directory.path(), 1, start);
     let early = start + PATIENCE - Duration::from_millis(1);
     assert_eq!(supervisor.poll(early), []);
-    assert_eq!(supervisor.aside.len(), 0);
+    assert_eq!(supervisor.aside().count(), 0);
     let aside = start + PATIENCE;
     assert_eq!(serve(&mut supervisor, aside), (vec![2, 3], 0));
     // Its group is left out while it waits.
@@ -181,7 +181,7 @@ fn worker_that_does_not_answer_delays_others_by_a_second_and_is_killed_after_ten
     let killed = start + STALL_TIMEOUT;
     let early = killed - Duration::from_millis(1);
     serve(&mut supervisor, early);
-    assert_eq!(supervisor.aside.len(), 1);
+    assert_eq!(supervisor.aside().count(), 1);
     let responses = supervisor.poll(killed);
     let is_stalled = |one: &Response| match (one, &stalled) {
         (Response::Stalled(one), Response::Stalled(other)) => {
@@ -190,7 +190,7 @@ fn worker_that_does_not_answer_delays_others_by_a_second_and_is_killed_after_ten
         _ => false,
     };
     assert!(responses.iter().any(is_stalled), "{responses:?}");
-    assert_eq!(supervisor.aside.len(), 0);
+    assert_eq!(supervisor.aside().count(), 0);
     while supervisor.workers.waiting() > 0 {
         std::thread::yield_now();
     }
@@ -218,7 +218,7 @@ fn late_answer_is_passed_on() {
         matches!(one, Response::Ended(_))
     });
     assert_eq!(late, [Response::Ended(process(1))]);
-    assert!(supervisor.aside.is_empty());
+    assert_eq!(supervisor.aside().count(), 0);
     assert_eq!(supervisor.workers.skipped().count(), 0);
 }
 
@@ -238,7 +238,8 @@ fn ancestor_that_stalls_is_blamed_instead_of_the_process() {
         assert_eq!(supervisor.poll(start), []);
     }
     supervisor.poll(start + PATIENCE);
-    let (blamed, _) = supervisor.aside[0].stalled.expect("known");
+    let aside = supervisor.aside().next();
+    let (blamed, _) = aside.and_then(|one| one.stalled).expect("known");
     assert_eq!(blamed, process(7));
 }
 
@@ -303,12 +304,16 @@ fn with_8_workers_that_wait_no_other_one_is_started() {
         now += PATIENCE;
         assert_eq!(supervisor.poll(now), []);
     }
-    assert_eq!(supervisor.aside.len(), MAX_WAITING);
+    assert_eq!(supervisor.aside().count(), MAX_WAITING);
     assert_eq!(supervisor.poll(now), []);
-    assert_eq!(supervisor.readings.len(), 0, "one process is left");
+    assert_eq!(
+        supervisor.readings.len(),
+        MAX_WAITING,
+        "one process is left"
+    );
     supervisor
         .workers
-        .kill(supervisor.aside.remove(0).worker, None, None, now);
+        .kill(supervisor.readings.remove(0).worker, None, None, now);
     while supervisor.workers.waiting() > 0 {
         std::thread::yield_now();
     }
@@ -331,7 +336,6 @@ fn process_scan_is_complete_if_all_that_run_were_read() {
         let mut supervisor = Supervisor::new("/none".into());
         supervisor.job(Kind::Scan).end.is_complete = true;
         let turn = Turn {
-            pid,
             uid: 0,
             rank: 0,
             order: Order::Scan(pid),
