@@ -38,6 +38,12 @@ fn worker(program: impl AsRef<std::ffi::OsStr>, rank: u32) -> Command {
     command
 }
 
+/// Processor time of the PMDA so far, in microseconds.
+fn cpu_time(link: &mut Link) -> u64 {
+    let values = link.values("control.cpu_time").expect("an answer");
+    values.values().next().copied().expect("a value")
+}
+
 /// Name of the user of this process.
 fn own_user() -> String {
     let user = User::from_uid(Uid::current()).expect("asked");

@@ -52,7 +52,7 @@ impl Job {
 
     /// Begins a request for these, which were listed in a time.
     pub fn begin(&mut self, turns: Vec<Turn>, listing: Duration, now: Instant) {
-        self.turns.begin(turns, now);
+        self.turns.begin(turns, listing, now);
         (self.is_running, self.began, self.listing) = (true, now, listing);
         self.end = End::default();
     }

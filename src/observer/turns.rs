@@ -81,8 +81,8 @@ impl Turns {
         }
     }
 
-    /// Begins a request.
-    pub fn begin(&mut self, turns: Vec<Turn>, now: Instant) {
+    /// Begins a request of these, which it has taken some time to list.
+    pub fn begin(&mut self, turns: Vec<Turn>, listing: Duration, now: Instant) {
         self.request += 1;
         self.used_by_new = Duration::ZERO;
         let before = match self.are_new_first {
@@ -107,6 +107,12 @@ impl Turns {
             .used
             .pay_back(now, |uid| self.waiting.contains_key(&uid));
         self.used_by_all = self.used_by_all.saturating_sub(paid);
+        self.add(listing);
+    }
+
+    /// Adds to what was used by all.
+    fn add(&mut self, time: Duration) {
+        self.used_by_all = (self.used_by_all + time).min(MAX_TIME + MAX_EXCESS);
     }
 
     /// Takes the next process. `None`: all were read, or others are left out because the time is used.
@@ -157,7 +163,7 @@ impl Turns {
             self.used_by_new += time;
         }
         self.used.add(turn.uid, time);
-        self.used_by_all = (self.used_by_all + time).min(MAX_TIME + MAX_EXCESS);
+        self.add(time);
     }
 }
 
@@ -177,7 +183,11 @@ mod tests {
     /// Begins a request of these processes so many seconds after the start. Returns the order in which they are read, if they take no
     /// time.
     fn order(turns: &mut Turns, processes: &[Turn], seconds: u64) -> Vec<u32> {
-        turns.begin(processes.to_vec(), *START + Duration::from_secs(seconds));
+        turns.begin(
+            processes.to_vec(),
+            Duration::ZERO,
+            *START + Duration::from_secs(seconds),
+        );
         std::iter::from_fn(|| turns.next(false))
             .map(|turn| turn.pid())
             .collect()
@@ -188,6 +198,7 @@ mod tests {
         let mut turns = Turns::new(true, false);
         turns.begin(
             processes.iter().map(|(turn, _)| (*turn).clone()).collect(),
+            Duration::ZERO,
             *START,
         );
         for (turn, time) in processes {
@@ -243,7 +254,7 @@ mod tests {
     fn new_users_take_some_time_beyond_the_limit_and_light_ones_go_on() {
         let all = [1, 2, 3, 4].map(|uid| turn(uid, uid));
         let mut turns = read(&[(&all[0], LONG), (&all[1], SHORT)]);
-        turns.begin(all.to_vec(), *START);
+        turns.begin(all.to_vec(), Duration::ZERO, *START);
         turns.used_by_all = LONG;
         let next = |turns: &mut Turns| turns.next(false).map(|turn| turn.pid());
         assert_eq!([2, 3].map(|_| next(&mut turns)), [Some(2), Some(3)]);
@@ -272,7 +283,7 @@ mod tests {
     fn light_users_only_are_read_while_many_workers_wait() {
         let all = [1, 2, 3].map(|uid| turn(uid, uid));
         let mut turns = read(&[(&all[0], LONG), (&all[1], SHORT)]);
-        turns.begin(all.to_vec(), *START);
+        turns.begin(all.to_vec(), Duration::ZERO, *START);
         let mut next = || turns.next(true).map(|turn| turn.pid());
         assert_eq!([next(), next()], [Some(2), None]);
     }

@@ -2,6 +2,7 @@
 
 //! What process scans cost on a host with many processes, whoever asks for them.
 
+use super::cpu_time;
 use crate::support::Home;
 use crate::support::fleet::is_possible;
 use crate::support::other_user::{STRANGER, open_to_all};
@@ -76,14 +77,10 @@ fn process_scans_take_a_twentieth_of_the_time_whoever_asks() {
         drop(home.new_ring("touched", 16));
         chown(home.ring("touched"), Some(STRANGER), None).expect("root");
         let mut link = Link::open(&home);
-        let mut used = || {
-            let values = link.values("control.cpu_time").expect("an answer");
-            values.values().next().copied().expect("a value")
-        };
         asks.begin(&home, Instant::now() + TIME);
-        let (begin, before) = (Instant::now(), used());
+        let (begin, before) = (Instant::now(), cpu_time(&mut link));
         asks.begin(&home, begin + TIME);
-        let part = (used() - before) as f64 / begin.elapsed().as_micros() as f64;
+        let part = (cpu_time(&mut link) - before) as f64 / begin.elapsed().as_micros() as f64;
         println!("{asks:?}: {:.1} % of a processor", part * 100.0);
         let without = *without.get_or_insert(part);
         assert!(part <= without + MAX_PART, "{part}");

@@ -2,6 +2,7 @@
 
 //! How long a new agent waits for its process, also beside processes of another user that cannot be read.
 
+use super::cpu_time;
 use crate::support::fleet::is_possible;
 use crate::support::other_user::{STRANGER, open_to_all};
 use crate::support::pdu::Link;
@@ -21,37 +22,63 @@ const PERIOD: Duration = Duration::from_millis(500);
 const USUAL: Duration = Duration::from_secs(1);
 const WORST: Duration = Duration::from_secs(2);
 
-/// Processes of another user, each with a ring mapped, whose memory cannot be read for so many seconds, or for ever.
+/// Processes of other users.
 #[derive(Clone, Copy, Debug)]
-struct Stalled {
-    count: usize,
-    seconds: Option<f64>,
+enum Others {
+    /// None.
+    Nobody,
+    /// Each has a ring mapped, and its memory cannot be read for so many seconds, or for ever. They are of this many users.
+    Stalled {
+        count: usize,
+        seconds: Option<f64>,
+        users: u32,
+    },
+    /// They have so many mappings each.
+    Large { count: u64, mappings: u64 },
 }
 
-impl Stalled {
+impl Others {
     fn start(self, home: &Home) -> Process {
-        // In a mount namespace of its own, which takes the file system along.
-        let within = ["unshare", "--mount"].map(str::to_owned);
-        let mut process = Process::with_files(&within, &[]);
-        let directory = home.path("fuse");
-        fs::create_dir(&directory).expect("made");
-        let seconds = self
-            .seconds
-            .map_or("None".to_owned(), |seconds| seconds.to_string());
-        let file = process.run(&format!("(file := fuse.mount({directory:?}, {seconds}))"));
-        if file == "-1" {
-            leave_out("no FUSE here");
+        match self {
+            Self::Nobody => Process::peer(),
+            Self::Stalled {
+                count,
+                seconds,
+                users,
+            } => stall(home, count, seconds, users),
+            Self::Large { count, mappings } => {
+                let within = ["unshare", "--pid", "--fork", "--kill-child"].map(str::to_owned);
+                let mut process = Process::with_files(&within, &[]);
+                process.run(&format!("map_pages({mappings})"));
+                process.run(&format!("become({STRANGER})"));
+                assert_eq!(process.run(&format!("clone({count})")), "None");
+                process
+            }
         }
-        for number in 0..self.count {
-            let name = format!("stalled-{number}");
-            drop(home.new_ring(&name, 16));
-            chown(home.ring(&name), Some(STRANGER), Some(STRANGER)).expect("root");
-            let ring = home.ring(&name);
-            let code = format!("map_file({ring:?}); keep_memory_locked(file, {STRANGER})");
-            process.run(&format!("fork('''{code}''')"));
-        }
-        process
     }
+}
+
+fn stall(home: &Home, count: usize, seconds: Option<f64>, users: u32) -> Process {
+    // In a mount namespace of its own, which takes the file system along.
+    let within = ["unshare", "--mount"].map(str::to_owned);
+    let mut process = Process::with_files(&within, &[]);
+    let directory = home.path("fuse");
+    fs::create_dir(&directory).expect("made");
+    let seconds = seconds.map_or("None".to_owned(), |seconds| seconds.to_string());
+    let file = process.run(&format!("(file := fuse.mount({directory:?}, {seconds}))"));
+    if file == "-1" {
+        leave_out("no FUSE here");
+    }
+    for number in 0..count {
+        let user = STRANGER + u32::try_from(number).expect("few") % users;
+        let name = format!("stalled-{number}");
+        drop(home.new_ring(&name, 16));
+        chown(home.ring(&name), Some(user), Some(user)).expect("root");
+        let ring = home.ring(&name);
+        let code = format!("map_file({ring:?}); keep_memory_locked(file, {user})");
+        process.run(&format!("fork('''{code}''')"));
+    }
+    process
 }
 
 /// Makes an agent, and returns how long it takes until its process is known.
@@ -71,31 +98,48 @@ fn delay(home: &Home, link: &mut Link, name: &str) -> Duration {
 
 #[test]
 #[ignore = "elapsed times"]
-fn process_of_a_new_agent_is_known_within_a_second_beside_stalled_ones() {
+fn process_of_a_new_agent_is_known_within_a_second_whatever_others_do() {
     if !is_possible() {
         return;
     }
-    for (count, seconds) in [
-        (0, None),
-        (1, None),
-        (10, None),
-        (200, Some(9.0)),
-        (200, Some(0.9)),
+    let stalled = |count, seconds, users| Others::Stalled {
+        count,
+        seconds,
+        users,
+    };
+    for others in [
+        Others::Nobody,
+        stalled(1, None, 1),
+        stalled(10, None, 1),
+        stalled(24, None, 24),
+        stalled(200, Some(9.0), 1),
+        stalled(200, Some(0.9), 1),
+        Others::Large {
+            count: 4000,
+            mappings: 5000,
+        },
     ] {
-        let stalled = Stalled { count, seconds };
         let home = Home::new();
         open_to_all(home.dir(), 0o755);
-        let processes = stalled.start(&home);
+        let processes = others.start(&home);
         let mut link = Link::open(&home);
+        let (begin, before) = (Instant::now(), cpu_time(&mut link));
         let mut delays: Vec<_> = (0..AGENTS)
             .map(|number| delay(&home, &mut link, &format!("agent-{number}")))
             .collect();
         delays.sort_unstable();
         let (median, worst) = (delays[AGENTS / 2], delays[AGENTS - 1]);
-        println!("{stalled:?}: median {median:?}, worst {worst:?}");
-        let most = if count == 0 { USUAL } else { WORST };
+        let cpu = (cpu_time(&mut link) - before) as f64 / begin.elapsed().as_micros() as f64;
+        println!(
+            "{others:?}: median {median:?}, worst {worst:?}, {:.1} % of a processor",
+            cpu * 100.0
+        );
+        let most = match others {
+            Others::Nobody => USUAL,
+            _ => WORST,
+        };
         assert!(median <= USUAL && worst <= most, "{median:?} {worst:?}");
-        if count > 0 && seconds.is_none() {
+        if matches!(others, Others::Stalled { seconds: None, .. }) {
             wait_for("what stalls is named", || {
                 let is_named = |log: String| log.contains("reading its memory blocks, so it was");
                 is_named(home.log()).then_some(())

@@ -148,6 +148,18 @@ def fork(code="", count=1):
     return " ".join(map(str, children))
 
 
+def clone(count):
+    """Starts processes that share the memory of this one, and so cost no memory. They end with the PID namespace only."""
+    stack = mmap.mmap(-1, 16 * PAGE)
+    mapped.append(stack)
+    # All of them stay in the first system call, and so can share a stack.
+    top = ctypes.addressof(ctypes.c_char.from_buffer(stack)) + 8 * PAGE
+    for _ in range(count):
+        # CLONE_VM of linux/sched.h
+        if LIBC.clone(LIBC.pause, ctypes.c_void_p(top), 0x100 | signal.SIGCHLD, None) < 0:
+            raise OSError(ctypes.get_errno(), "clone")
+
+
 def end(child):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
