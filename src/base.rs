@@ -7,5 +7,4 @@ pub mod clock;
 pub mod file;
 pub mod text;
 pub mod tmpfs;
-pub mod user_time;
 pub mod words;

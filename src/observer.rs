@@ -3,12 +3,13 @@
 //! What is read of other processes, in processes of its own.
 //!
 //! The daemon has requests for the observer ([`client`]). The observer ([`service`], [`supervisor`]) reads nothing that can block: it starts workers
-//! ([`worker`]) that do, one process at a time, ends those that wait for a process, and shares the time between users (`turns`).
+//! ([`worker`]) that do, one process at a time, ends those that wait for a process, and shares the time between users (`fair_queue`).
 
 use std::time::Duration;
 
 pub mod client;
 pub mod examination;
+mod fair_queue;
 pub mod group;
 mod job;
 mod known_connections;
@@ -17,7 +18,7 @@ pub mod protocol;
 pub mod service;
 pub mod sockets;
 pub mod supervisor;
-mod turns;
+mod user_time;
 pub mod version;
 pub mod worker;
 pub mod workers;

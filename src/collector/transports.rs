@@ -136,7 +136,7 @@ done
             kind: Kind::Sockets,
             process: Some((id, Group::User(4242))),
             uid: Some(4242),
-            waiting: 1,
+            blocked: 1,
         });
         write(&path("sockets"), &[stalled, done(Kind::Sockets)]);
         // By another process: a file that this one writes cannot be executed while a thread forks.

@@ -5,7 +5,7 @@
 use crate::log;
 use crate::observer::link::{END_TIME, Link};
 use crate::observer::protocol::{Kind, Request, Response, Stalled};
-use crate::observer::workers::{MAX_WAITING, ending};
+use crate::observer::workers::{MAX_BLOCKED, ending};
 use crate::rights::privilege;
 use caps::Capability;
 use std::io;
@@ -115,19 +115,19 @@ impl Drop for Observer {
 /// Logs which process has stalled a worker.
 fn log_stalled(stalled: &Stalled) {
     let _about = log::about(stalled.uid);
-    let waiting = stalled.waiting;
+    let blocked = stalled.blocked;
     let what = match stalled.kind {
         Kind::Sockets => "sockets",
         _ => "memory",
     };
     match &stalled.process {
         Some((process, group)) => tracing::warn!(
-            "process {}: reading its {what} blocks, so it was given up after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped: they have no new labels, and no new values in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({waiting} readings wait; with {MAX_WAITING}, no other one begins)",
+            "process {}: reading its {what} blocks, so it was given up after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped: they have no new labels, and no new values in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({blocked} readings wait; with {MAX_BLOCKED}, no other one begins)",
             process.pid
         ),
         None if stalled.kind == Kind::Names => {}
         None => tracing::warn!(
-            "pod_logs: reading this directory blocks, so it was given up after 10 s; repair its file system ({waiting} readings wait; with {MAX_WAITING}, no other one begins)"
+            "pod_logs: reading this directory blocks, so it was given up after 10 s; repair its file system ({blocked} readings wait; with {MAX_BLOCKED}, no other one begins)"
         ),
     }
 }

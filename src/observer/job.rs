@@ -4,8 +4,8 @@
 
 use crate::base::file::list_names_at;
 use crate::observer::examination::Subject;
+use crate::observer::fair_queue::{FairQueue, QueuedOrder};
 use crate::observer::protocol::{End, Kind, Order, Request, SocketRequest};
-use crate::observer::turns::{Turn, Turns};
 use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::process_scan::ScanRequest;
 use std::collections::{HashMap, HashSet};
@@ -26,7 +26,7 @@ const LISTING_FACTOR: u32 = 20;
 #[derive(Debug)]
 pub struct Job {
     /// What is still to be read.
-    pub turns: Turns,
+    pub queue: FairQueue,
     /// False once it was served, and before the first one.
     pub is_running: bool,
     /// When it began.
@@ -42,7 +42,7 @@ impl Job {
     pub fn new(kind: Kind) -> Self {
         let is_limited = matches!(kind, Kind::Scan | Kind::Sockets);
         Self {
-            turns: Turns::new(is_limited, kind == Kind::Scan),
+            queue: FairQueue::new(is_limited, kind == Kind::Scan),
             is_running: false,
             began: Instant::now(),
             listing: Duration::ZERO,
@@ -51,15 +51,15 @@ impl Job {
     }
 
     /// Begins a request for these, which were listed in a time.
-    pub fn begin(&mut self, turns: Vec<Turn>, listing: Duration, now: Instant) {
-        self.turns.begin(turns, listing, now);
+    pub fn begin(&mut self, orders: Vec<QueuedOrder>, listing: Duration, now: Instant) {
+        self.queue.begin(orders, listing, now);
         (self.is_running, self.began, self.listing) = (true, now, listing);
         self.end = End::default();
     }
 
     /// Returns the pause after the current request.
     pub fn pause(&self) -> Duration {
-        let pause = match self.turns.has_some() {
+        let pause = match self.queue.has_some() {
             // The rest may take a part of the time only.
             true => MAX_PAUSE,
             false => (self.end.duration * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE),
@@ -69,21 +69,22 @@ impl Job {
 }
 
 /// Returns what is to be read for a request. `users` are those of [`all_processes`].
-pub fn turns(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Vec<Turn>) {
-    let turn = |uid, rank, order| Turn { uid, rank, order };
+pub fn list(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Vec<QueuedOrder>) {
+    let queued = |uid, rank, order| QueuedOrder { uid, rank, order };
     match request {
         Request::Scan(request) => (Kind::Scan, all_processes(request, users)),
         Request::Sockets(requests) => {
-            let of = |one: &SocketRequest| turn(one.uid, one.id.start, Order::Sockets(one.clone()));
+            let of =
+                |one: &SocketRequest| queued(one.uid, one.id.start, Order::Sockets(one.clone()));
             (Kind::Sockets, requests.iter().map(of).collect())
         }
         Request::Examine(subjects) => {
-            let of = |one: &Subject| turn(one.uid(), 0, Order::Examine(one.clone()));
+            let of = |one: &Subject| queued(one.uid(), 0, Order::Examine(one.clone()));
             (Kind::Examination, subjects.iter().map(of).collect())
         }
         Request::LookUp(question) => {
             let order = Order::LookUp(question.clone());
-            (Kind::Names, vec![turn(0, 0, order)])
+            (Kind::Names, vec![queued(0, 0, order)])
         }
     }
 }
@@ -91,7 +92,7 @@ pub fn turns(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Vec<Tur
 /// Returns all processes of /proc that are to be read, and the directory with the logs of pods. `users` are the real users of processes
 /// whose directory belongs to root, as they were when each was seen first: a process that is not dumpable has such a directory
 /// (proc_pid(5)), and to find out its user takes longer than the rest.
-fn all_processes(request: &ScanRequest, users: &mut HashMap<u32, u32>) -> Vec<Turn> {
+fn all_processes(request: &ScanRequest, users: &mut HashMap<u32, u32>) -> Vec<QueuedOrder> {
     let names = list_names_at(Path::new("/proc")).unwrap_or_default();
     let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
     let pids: HashSet<u32> = pids.collect();
@@ -108,9 +109,9 @@ fn all_processes(request: &ScanRequest, users: &mut HashMap<u32, u32>) -> Vec<Tu
         // The newest one is read first: it may be a new agent.
         let rank = (u32::MAX - pid).into();
         let order = Order::Scan(pid);
-        Some(Turn { uid, rank, order })
+        Some(QueuedOrder { uid, rank, order })
     };
-    let logs = (!request.pod_logs.as_os_str().is_empty()).then(|| Turn {
+    let logs = (!request.pod_logs.as_os_str().is_empty()).then(|| QueuedOrder {
         uid: 0,
         rank: 0,
         order: Order::Pods(request.pod_logs.clone()),

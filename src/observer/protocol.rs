@@ -117,8 +117,8 @@ pub struct Stalled {
     pub process: Option<(ProcessId, Group)>,
     /// Its user.
     pub uid: Option<u32>,
-    /// Number of workers that wait, with this one.
-    pub waiting: usize,
+    /// Number of blocked workers, with this one.
+    pub blocked: usize,
 }
 
 /// Message to a worker.

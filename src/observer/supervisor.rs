@@ -4,8 +4,9 @@
 //!
 //! It reads nothing itself that can block. A worker that has not answered for a second is set aside: another one goes on, without the
 //! processes of the same group. One that has not answered for ten seconds is killed, and the group is skipped for a while. How often a user
-//! may delay others by less than that, `Turns::next` says.
+//! may delay others by less than that, `FairQueue::next` says.
 
+use crate::observer::fair_queue::QueuedOrder;
 use crate::observer::group::Group;
 use crate::observer::job::{self, Job};
 use crate::observer::known_connections::KnownConnections;
@@ -13,8 +14,7 @@ use crate::observer::link::{Link, wait_for};
 use crate::observer::protocol::{
     Answer, Kind, Order, Request, Response, SocketReading, Stalled, Task, Unread,
 };
-use crate::observer::turns::Turn;
-use crate::observer::workers::{MAX_WAITING, Worker, Workers};
+use crate::observer::workers::{MAX_BLOCKED, Worker, Workers};
 use crate::procfs::process::{INIT_PID, ProcessId, Usage, sees_host};
 use crate::procfs::process_dir::uid;
 use crate::procfs::process_scan::ScanRequest;
@@ -27,9 +27,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A worker that has not answered for this long is set aside.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const SOFT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A worker that has not answered for this long is killed.
-pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+pub const HARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time between two looks at workers that were killed.
 const REAP_PERIOD: Duration = Duration::from_secs(1);
 /// Longest time without a look at anything.
@@ -43,7 +43,7 @@ const KINDS: [Kind; 4] = [Kind::Scan, Kind::Sockets, Kind::Examination, Kind::Na
 struct Reading {
     kind: Kind,
     worker: Worker,
-    turn: Turn,
+    queued: QueuedOrder,
     began: Instant,
     /// True once it is set aside. Of each kind, one reading at most is not.
     is_aside: bool,
@@ -88,7 +88,7 @@ impl Supervisor {
     /// Begins to serve a request.
     pub fn begin(&mut self, request: Request, now: Instant) {
         let listing = Instant::now();
-        let (kind, turns) = job::turns(&request, &mut self.users);
+        let (kind, orders) = job::list(&request, &mut self.users);
         let listing = listing.elapsed();
         match request {
             Request::Scan(request) => self.sought = (request, self.sought.1 + 1),
@@ -98,9 +98,9 @@ impl Supervisor {
             }
             Request::Examine(_) | Request::LookUp(..) => {}
         }
-        let is_init_there = turns.iter().any(|turn| turn.pid() == INIT_PID);
+        let is_init_there = orders.iter().any(|queued| queued.pid() == INIT_PID);
         let job = self.job(kind);
-        job.begin(turns, listing, now);
+        job.begin(orders, listing, now);
         // With hidepid (proc(5)) the init process is hidden as well.
         job.end.is_complete = kind != Kind::Scan || (is_init_there && sees_host());
     }
@@ -136,10 +136,10 @@ impl Supervisor {
             Ok(Some(answer)) => {
                 self.note_time(&reading, now);
                 self.workers.put_back(reading.worker, now);
-                self.respond(&reading.turn, answer);
+                self.respond(&reading.queued, answer);
             }
-            Ok(None) if !reading.is_aside && time >= PATIENCE => self.set_aside(reading, now),
-            Ok(None) if time >= STALL_TIMEOUT => self.give_up(reading, now),
+            Ok(None) if !reading.is_aside && time >= SOFT_TIMEOUT => self.set_aside(reading, now),
+            Ok(None) if time >= HARD_TIMEOUT => self.give_up(reading, now),
             Ok(None) => self.readings.push(reading),
             Err(err) => {
                 self.note_time(&reading, now);
@@ -154,12 +154,12 @@ impl Supervisor {
         let time = now.saturating_duration_since(reading.began);
         // A part was noted when it was set aside.
         let noted = if reading.is_aside {
-            PATIENCE
+            SOFT_TIMEOUT
         } else {
             Duration::ZERO
         };
-        let turns = &mut self.job(reading.kind).turns;
-        turns.note(&reading.turn, time.saturating_sub(noted));
+        let queue = &mut self.job(reading.kind).queue;
+        queue.note(&reading.queued, time.saturating_sub(noted));
     }
 
     /// Sets a worker aside that has not answered in time: the others of its request are read by another one.
@@ -170,9 +170,11 @@ impl Supervisor {
             self.fail(Some(reading.worker), &ErrorKind::TimedOut.into(), now);
             return;
         }
-        self.job(reading.kind).turns.note(&reading.turn, PATIENCE);
-        let process = reading.ancestor.or_else(|| reading.turn.order.process());
-        let uid = reading.turn.uid;
+        self.job(reading.kind)
+            .queue
+            .note(&reading.queued, SOFT_TIMEOUT);
+        let process = reading.ancestor.or_else(|| reading.queued.order.process());
+        let uid = reading.queued.uid;
         let group = |process| match Group::of(process) {
             // It may have ended meanwhile.
             Group::Process(_) if uid != 0 => Group::User(uid),
@@ -189,18 +191,18 @@ impl Supervisor {
         let group = reading.stalled.map(|(_, group)| group);
         let pid = reading.stalled.map(|(process, _)| process.pid);
         self.workers.kill(reading.worker, pid, group, now);
-        let waiting = self.waiting();
+        let blocked = self.blocked();
         self.responses.push(Response::Stalled(Stalled {
             kind: reading.kind,
             process: reading.stalled,
             uid: reading.stalled.and_then(|(process, _)| uid(process)),
-            waiting,
+            blocked,
         }));
     }
 
     /// Returns the number of workers that are set aside, or were killed and have not ended.
-    fn waiting(&mut self) -> usize {
-        self.workers.waiting() + self.aside().count()
+    fn blocked(&mut self) -> usize {
+        self.workers.blocked() + self.aside().count()
     }
 
     fn fail(&mut self, worker: Option<Worker>, err: &io::Error, now: Instant) {
@@ -221,23 +223,23 @@ impl Supervisor {
         if !self.job(kind).is_running || self.workers.are_in_pause(now) {
             return;
         }
-        let waiting = self.waiting();
-        if waiting >= MAX_WAITING {
+        let blocked = self.blocked();
+        if blocked >= MAX_BLOCKED {
             return;
         }
-        let Some(turn) = self.job(kind).turns.next(waiting >= MAX_WAITING / 2) else {
+        let Some(queued) = self.job(kind).queue.next(blocked >= MAX_BLOCKED / 2) else {
             self.end(kind, now);
             return;
         };
         let stalled = self.aside().filter_map(|one| one.stalled);
         let aside = stalled.map(|(_, group)| group);
         let skipped = aside.chain(self.workers.skipped()).collect();
-        let task = Task::Read(turn.order.clone(), skipped);
+        let task = Task::Read(queued.order.clone(), skipped);
         loop {
             let mut worker = match self.workers.take() {
                 Ok(worker) => worker,
                 Err(err) => {
-                    self.job(kind).turns.put_back(turn);
+                    self.job(kind).queue.put_back(queued);
                     self.fail(None, &err, now);
                     return;
                 }
@@ -247,7 +249,7 @@ impl Supervisor {
                 self.readings.push(Reading {
                     kind,
                     worker,
-                    turn,
+                    queued,
                     began: now,
                     is_aside: false,
                     ancestor: None,
@@ -284,7 +286,7 @@ impl Supervisor {
         let usage = self.usage();
         let job = self.job(kind);
         job.is_running = false;
-        job.end.is_cut |= job.turns.has_some() || has_aside;
+        job.end.is_cut |= job.queue.has_some() || has_aside;
         job.end.is_complete &= !job.end.is_cut;
         job.end.stalled = stalled;
         job.end.duration = now.saturating_duration_since(job.began);
@@ -313,8 +315,8 @@ impl Supervisor {
     }
 
     /// Passes an answer on.
-    fn respond(&mut self, turn: &Turn, answer: Answer) {
-        let response = match (answer, &turn.order) {
+    fn respond(&mut self, queued: &QueuedOrder, answer: Answer) {
+        let response = match (answer, &queued.order) {
             (Answer::Pods(pods), _) => Response::Pods(pods),
             (Answer::Nothing(is_complete), _) => {
                 self.job(Kind::Scan).end.is_complete &= is_complete;
@@ -370,14 +372,14 @@ impl Supervisor {
     /// come.
     pub fn wait(&mut self, requests: BorrowedFd, now: Instant) -> bool {
         let deadlines = self.readings.iter().map(|reading| match reading.is_aside {
-            true => reading.began + STALL_TIMEOUT,
-            false => reading.began + PATIENCE,
+            true => reading.began + HARD_TIMEOUT,
+            false => reading.began + SOFT_TIMEOUT,
         });
         let mut end = deadlines.min().unwrap_or(now + LONG);
         if self.jobs.iter().any(|job| job.is_running) {
             let pause = self.workers.pause_ends().filter(|&end| end > now);
             end = end.min(pause.unwrap_or(now + REAP_PERIOD));
-        } else if self.workers.waiting() > 0 {
+        } else if self.workers.blocked() > 0 {
             end = end.min(now + REAP_PERIOD);
         }
         let links = || self.readings.iter().map(|reading| &reading.worker.link);

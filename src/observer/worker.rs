@@ -12,7 +12,7 @@ use crate::observer::examination;
 use crate::observer::group::Group;
 use crate::observer::link::write_message;
 use crate::observer::protocol::{Answer, Order, SocketRequest, Task, Unread};
-use crate::observer::supervisor::PATIENCE;
+use crate::observer::supervisor::SOFT_TIMEOUT;
 use crate::observer::{sockets, version};
 use crate::procfs::facts::pods::Pods;
 use crate::procfs::process::{ProcessId, has_ended};
@@ -26,7 +26,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time for an answer of the name services, so that a worker is not set aside for it.
-const NAME_TIME: Duration = PATIENCE.saturating_sub(Duration::from_millis(100));
+const NAME_TIME: Duration = SOFT_TIMEOUT.saturating_sub(Duration::from_millis(100));
 
 /// Closes all descriptors except standard input, output and error: those that pmcd has left open in the daemon. A process that cannot end
 /// would keep them open.

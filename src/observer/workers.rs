@@ -16,7 +16,7 @@ pub const OPTION: &str = "--observer-worker";
 /// The group of a process that has stalled a worker is skipped for at least this long.
 pub const SKIP_TIME: Duration = Duration::from_secs(600);
 /// With this many workers that are set aside or do not end, nothing else is read.
-pub const MAX_WAITING: usize = 8;
+pub const MAX_BLOCKED: usize = 8;
 /// Pause after a worker that has failed, and its limit. It doubles with each one that follows.
 const PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
@@ -163,9 +163,9 @@ impl Workers {
     }
 
     /// Returns the number of killed workers that have not ended.
-    pub fn waiting(&mut self) -> usize {
-        let waiting = self.stuck.iter_mut().map(|one| one.child.is_running());
-        waiting.filter(|&is_running| is_running).count()
+    pub fn blocked(&mut self) -> usize {
+        let blocked = self.stuck.iter_mut().map(|one| one.child.is_running());
+        blocked.filter(|&is_running| is_running).count()
     }
 
     /// Returns the processes for which killed workers wait.

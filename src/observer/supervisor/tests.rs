@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::observer::protocol::SocketRequest;
-use crate::observer::workers::{MAX_WAITING, SKIP_TIME};
+use crate::observer::workers::{MAX_BLOCKED, SKIP_TIME};
 use std::path::Path;
 use std::process::Command;
 
@@ -112,7 +112,7 @@ fn bad_answer_costs_one_process_and_one_worker() {
         begin(&mut supervisor, &[process(1), process(2)], later);
         assert_eq!(serve(&mut supervisor, later), (vec![1, 2], 0), "{first}");
         // The first one was killed if it has not ended.
-        while supervisor.workers.waiting() > 0 {
+        while supervisor.workers.blocked() > 0 {
             std::thread::yield_now();
         }
     }
@@ -165,10 +165,10 @@ fn worker_that_does_not_answer_delays_others_by_a_second_and_is_killed_after_ten
     let all = [process(1), process(2), process(3)];
     begin(&mut supervisor, &all, start);
     poll_until_read(&mut supervisor, directory.path(), 1, start);
-    let early = start + PATIENCE - Duration::from_millis(1);
+    let early = start + SOFT_TIMEOUT - Duration::from_millis(1);
     assert_eq!(supervisor.poll(early), []);
     assert_eq!(supervisor.aside().count(), 0);
-    let aside = start + PATIENCE;
+    let aside = start + SOFT_TIMEOUT;
     assert_eq!(serve(&mut supervisor, aside), (vec![2, 3], 0));
     // Its group is left out while it waits.
     begin(&mut supervisor, &all, aside);
@@ -176,9 +176,9 @@ fn worker_that_does_not_answer_delays_others_by_a_second_and_is_killed_after_ten
         kind: Kind::Sockets,
         process: Some((all[0], Group::User(all[0].pid))),
         uid: None,
-        waiting: 1,
+        blocked: 1,
     });
-    let killed = start + STALL_TIMEOUT;
+    let killed = start + HARD_TIMEOUT;
     let early = killed - Duration::from_millis(1);
     serve(&mut supervisor, early);
     assert_eq!(supervisor.aside().count(), 1);
@@ -191,7 +191,7 @@ fn worker_that_does_not_answer_delays_others_by_a_second_and_is_killed_after_ten
     };
     assert!(responses.iter().any(is_stalled), "{responses:?}");
     assert_eq!(supervisor.aside().count(), 0);
-    while supervisor.workers.waiting() > 0 {
+    while supervisor.workers.blocked() > 0 {
         std::thread::yield_now();
     }
     let skipped = |supervisor: &Supervisor| supervisor.workers.skipped().count();
@@ -211,7 +211,7 @@ fn late_answer_is_passed_on() {
     let start = Instant::now();
     begin(&mut supervisor, &[process(1), process(2)], start);
     poll_until_read(&mut supervisor, directory.path(), 1, start);
-    let aside = start + PATIENCE;
+    let aside = start + SOFT_TIMEOUT;
     assert_eq!(serve(&mut supervisor, aside), (vec![2], 0));
     std::fs::write(directory.path().join("go"), "").expect("written");
     let late = poll_until(&mut supervisor, aside, |one| {
@@ -237,7 +237,7 @@ fn ancestor_that_stalls_is_blamed_instead_of_the_process() {
     while !knows(&supervisor) {
         assert_eq!(supervisor.poll(start), []);
     }
-    supervisor.poll(start + PATIENCE);
+    supervisor.poll(start + SOFT_TIMEOUT);
     let aside = supervisor.aside().next();
     let (blamed, _) = aside.and_then(|one| one.stalled).expect("known");
     assert_eq!(blamed, process(7));
@@ -253,7 +253,7 @@ fn stopped_worker_is_blamed_on_no_process() {
     while !supervisor.readings[0].worker.link.is_stopped() {
         std::thread::yield_now();
     }
-    let aside = start + PATIENCE;
+    let aside = start + SOFT_TIMEOUT;
     let responses = supervisor.poll(aside);
     assert!(
         matches!(responses[..], [Response::WorkerFailed(_)]),
@@ -287,7 +287,7 @@ fn worker_killed_between_two_orders_costs_nothing() {
 fn with_8_workers_that_wait_no_other_one_is_started() {
     let directory = tempfile::tempdir().expect("a directory");
     let hangs = "while read -r line; do :; done";
-    let mut first = vec![hangs.to_owned(); MAX_WAITING];
+    let mut first = vec![hangs.to_owned(); MAX_BLOCKED];
     // All users are light when their processes begin to block.
     first[0] = format!(
         "for n in 1 2 3 4 5 6 7 8 9; do read -r line; echo '{{\"Unread\":\"Ended\"}}'; done; {hangs}"
@@ -299,22 +299,22 @@ fn with_8_workers_that_wait_no_other_one_is_started() {
     begin(&mut supervisor, &all, now);
     assert_eq!(serve(&mut supervisor, now).0.len(), all.len());
     begin(&mut supervisor, &all, now);
-    for count in 1..=MAX_WAITING {
+    for count in 1..=MAX_BLOCKED {
         poll_until_read(&mut supervisor, directory.path(), count, now);
-        now += PATIENCE;
+        now += SOFT_TIMEOUT;
         assert_eq!(supervisor.poll(now), []);
     }
-    assert_eq!(supervisor.aside().count(), MAX_WAITING);
+    assert_eq!(supervisor.aside().count(), MAX_BLOCKED);
     assert_eq!(supervisor.poll(now), []);
     assert_eq!(
         supervisor.readings.len(),
-        MAX_WAITING,
+        MAX_BLOCKED,
         "one process is left"
     );
     supervisor
         .workers
         .kill(supervisor.readings.remove(0).worker, None, None, now);
-    while supervisor.workers.waiting() > 0 {
+    while supervisor.workers.blocked() > 0 {
         std::thread::yield_now();
     }
     let (read, _) = serve(&mut supervisor, now);
@@ -335,12 +335,12 @@ fn process_scan_is_complete_if_all_that_run_were_read() {
     ] {
         let mut supervisor = Supervisor::new("/none".into());
         supervisor.job(Kind::Scan).end.is_complete = true;
-        let turn = Turn {
+        let queued = QueuedOrder {
             uid: 0,
             rank: 0,
             order: Order::Scan(pid),
         };
-        supervisor.respond(&turn, Answer::Unread(why.clone()));
+        supervisor.respond(&queued, Answer::Unread(why.clone()));
         let end = &supervisor.job(Kind::Scan).end;
         let found = (end.is_complete, end.has_unreadable);
         assert_eq!(found, (is_complete, has_unreadable), "{pid} {why:?}");

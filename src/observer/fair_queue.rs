@@ -2,8 +2,8 @@
 
 //! Order in which processes are read, so that no user waits long for the processes of others.
 
-use crate::base::user_time::UserTime;
 use crate::observer::protocol::Order;
+use crate::observer::user_time::UserTime;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const MAX_EXCESS: Duration = Duration::from_millis(100);
 
 /// A process that is to be read.
 #[derive(Clone, Debug)]
-pub struct Turn {
+pub struct QueuedOrder {
     /// User.
     pub uid: u32,
     /// Of two processes of a user, the one with the lower rank is read first.
@@ -26,7 +26,7 @@ pub struct Turn {
     pub order: Order,
 }
 
-impl Turn {
+impl QueuedOrder {
     /// Process id; 0 if no process is read.
     pub fn pid(&self) -> u32 {
         self.order.pid().unwrap_or_default()
@@ -35,13 +35,13 @@ impl Turn {
 
 /// Processes of a request that were not read yet, and the time that earlier ones have taken.
 #[derive(Debug)]
-pub struct Turns {
+pub struct FairQueue {
     /// True if readings have a limit.
     is_limited: bool,
     /// True if processes that no request has named before are the first ones of their user.
     are_new_first: bool,
     /// Processes of each user: first the one that has waited for longest, of equal ones the one with the lowest rank.
-    waiting: BTreeMap<u32, VecDeque<Turn>>,
+    queues: BTreeMap<u32, VecDeque<QueuedOrder>>,
     /// Time that readings of each user's processes have taken, and that is not paid back.
     used: UserTime,
     /// Sum of what was used and is not paid back.
@@ -65,14 +65,14 @@ enum UserClass {
     Heavy,
 }
 
-impl Turns {
+impl FairQueue {
     /// Returns no processes. Those of requests are all read, or with a limit those of heavy users only if there is time. With `are_new_first`,
     /// processes that no request has named before are the first ones of their user.
     pub fn new(is_limited: bool, are_new_first: bool) -> Self {
         Self {
             is_limited,
             are_new_first,
-            waiting: BTreeMap::new(),
+            queues: BTreeMap::new(),
             used: UserTime::default(),
             used_by_all: Duration::ZERO,
             used_by_new: Duration::ZERO,
@@ -82,30 +82,32 @@ impl Turns {
     }
 
     /// Begins a request of these, which it has taken some time to list.
-    pub fn begin(&mut self, turns: Vec<Turn>, listing: Duration, now: Instant) {
+    pub fn begin(&mut self, orders: Vec<QueuedOrder>, listing: Duration, now: Instant) {
         self.request += 1;
         self.used_by_new = Duration::ZERO;
         let before = match self.are_new_first {
             true => 0,
             false => self.request - 1,
         };
-        let named: HashMap<u32, u64> = { turns.iter() }.map(|turn| (turn.pid(), before)).collect();
+        let named: HashMap<u32, u64> = { orders.iter() }
+            .map(|queued| (queued.pid(), before))
+            .collect();
         self.last_read.retain(|pid, _| named.contains_key(pid));
         for (pid, before) in named {
             self.last_read.entry(pid).or_insert(before);
         }
-        self.waiting.clear();
-        for turn in turns {
-            self.waiting.entry(turn.uid).or_default().push_back(turn);
+        self.queues.clear();
+        for queued in orders {
+            self.queues.entry(queued.uid).or_default().push_back(queued);
         }
-        for turns in self.waiting.values_mut() {
-            let turns = turns.make_contiguous();
-            turns.sort_by_key(|turn| (self.last_read[&turn.pid()], turn.rank));
+        for queue in self.queues.values_mut() {
+            let queue = queue.make_contiguous();
+            queue.sort_by_key(|queued| (self.last_read[&queued.pid()], queued.rank));
         }
         // What a user has used is remembered when it has no process any more.
         let paid = self
             .used
-            .pay_back(now, |uid| self.waiting.contains_key(&uid));
+            .pay_back(now, |uid| self.queues.contains_key(&uid));
         self.used_by_all = self.used_by_all.saturating_sub(paid);
         self.add(listing);
     }
@@ -122,16 +124,16 @@ impl Turns {
     /// a reading. So no user waits long for others.
     ///
     /// With `only_light`, only the first ones are read.
-    pub fn next(&mut self, only_light: bool) -> Option<Turn> {
+    pub fn next(&mut self, only_light: bool) -> Option<QueuedOrder> {
         let is_used = self.is_limited && self.used_by_all >= MAX_TIME;
         let last_class = match (only_light, is_used) {
             (false, false) => UserClass::Heavy,
             (false, true) if self.used_by_new < MAX_NEW_TIME => UserClass::New,
             _ => UserClass::Light,
         };
-        let users = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX).max(1);
-        let next = self.waiting.iter().filter_map(|(uid, turns)| {
-            let (used, first) = (self.used.of(*uid), turns.front()?);
+        let users = u32::try_from(self.queues.len()).unwrap_or(u32::MAX).max(1);
+        let next = self.queues.iter().filter_map(|(uid, queue)| {
+            let (used, first) = (self.used.of(*uid), queue.front()?);
             let class = match used {
                 Some(used) if used > MAX_TIME / users => UserClass::Heavy,
                 Some(_) => UserClass::Light,
@@ -141,28 +143,31 @@ impl Turns {
             (class <= last_class).then_some((class, used, last_read, first.rank, *uid))
         });
         let (.., uid) = next.min()?;
-        self.waiting.get_mut(&uid)?.pop_front()
+        self.queues.get_mut(&uid)?.pop_front()
     }
 
     /// True if processes of the current request were not taken.
     pub fn has_some(&self) -> bool {
-        self.waiting.values().any(|turns| !turns.is_empty())
+        self.queues.values().any(|queue| !queue.is_empty())
     }
 
     /// Takes a process back that could not be read.
-    pub fn put_back(&mut self, turn: Turn) {
-        self.waiting.entry(turn.uid).or_default().push_front(turn);
+    pub fn put_back(&mut self, queued: QueuedOrder) {
+        self.queues
+            .entry(queued.uid)
+            .or_default()
+            .push_front(queued);
     }
 
     /// Notes that the reading of a process has ended after this time.
-    pub fn note(&mut self, turn: &Turn, time: Duration) {
-        if let Some(last_read) = self.last_read.get_mut(&turn.pid()) {
+    pub fn note(&mut self, queued: &QueuedOrder, time: Duration) {
+        if let Some(last_read) = self.last_read.get_mut(&queued.pid()) {
             *last_read = self.request;
         }
-        if self.used.of(turn.uid).is_none() {
+        if self.used.of(queued.uid).is_none() {
             self.used_by_new += time;
         }
-        self.used.add(turn.uid, time);
+        self.used.add(queued.uid, time);
         self.add(time);
     }
 }
@@ -172,8 +177,8 @@ mod tests {
     use super::*;
     use std::sync::LazyLock;
 
-    fn turn(pid: u32, uid: u32) -> Turn {
-        Turn {
+    fn queued(pid: u32, uid: u32) -> QueuedOrder {
+        QueuedOrder {
             uid,
             rank: pid.into(),
             order: Order::Scan(pid),
@@ -182,30 +187,33 @@ mod tests {
 
     /// Begins a request of these processes so many seconds after the start. Returns the order in which they are read, if they take no
     /// time.
-    fn order(turns: &mut Turns, processes: &[Turn], seconds: u64) -> Vec<u32> {
-        turns.begin(
+    fn order(queue: &mut FairQueue, processes: &[QueuedOrder], seconds: u64) -> Vec<u32> {
+        queue.begin(
             processes.to_vec(),
             Duration::ZERO,
             *START + Duration::from_secs(seconds),
         );
-        std::iter::from_fn(|| turns.next(false))
-            .map(|turn| turn.pid())
+        std::iter::from_fn(|| queue.next(false))
+            .map(|queued| queued.pid())
             .collect()
     }
 
-    /// Returns turns in which processes were read, each of which has taken this time.
-    fn read(processes: &[(&Turn, Duration)]) -> Turns {
-        let mut turns = Turns::new(true, false);
-        turns.begin(
-            processes.iter().map(|(turn, _)| (*turn).clone()).collect(),
+    /// Returns a queue of which processes were read, each of which has taken this time.
+    fn read(processes: &[(&QueuedOrder, Duration)]) -> FairQueue {
+        let mut queue = FairQueue::new(true, false);
+        queue.begin(
+            processes
+                .iter()
+                .map(|(queued, _)| (*queued).clone())
+                .collect(),
             Duration::ZERO,
             *START,
         );
-        for (turn, time) in processes {
-            turns.note(turn, *time);
+        for (queued, time) in processes {
+            queue.note(queued, *time);
         }
-        turns.used_by_all = Duration::ZERO;
-        turns
+        queue.used_by_all = Duration::ZERO;
+        queue
     }
 
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -214,87 +222,87 @@ mod tests {
 
     #[test]
     fn user_that_has_used_the_least_is_read_first() {
-        let all = [turn(1, 7), turn(2, 8), turn(3, 7)];
-        let mut turns = read(&[(&all[0], LONG), (&all[1], SHORT), (&all[2], SHORT)]);
-        assert_eq!(order(&mut turns, &all, 0), [2, 1, 3]);
+        let all = [queued(1, 7), queued(2, 8), queued(3, 7)];
+        let mut queue = read(&[(&all[0], LONG), (&all[1], SHORT), (&all[2], SHORT)]);
+        assert_eq!(order(&mut queue, &all, 0), [2, 1, 3]);
         // The first process was read, and the others were not for a while.
-        turns.note(&all[0], Duration::ZERO);
-        assert_eq!(order(&mut turns, &all, 0), [2, 3, 1]);
+        queue.note(&all[0], Duration::ZERO);
+        assert_eq!(order(&mut queue, &all, 0), [2, 3, 1]);
         // It has no process for a while.
-        order(&mut turns, &all[1..2], 60);
-        assert!(turns.used.of(7) > Some(LONG - Duration::from_secs(2)));
-        assert_eq!(turns.used.of(8), Some(Duration::ZERO));
-        order(&mut turns, &all[1..2], 660);
-        assert_eq!(turns.used.of(7), None, "it has paid all back");
+        order(&mut queue, &all[1..2], 60);
+        assert!(queue.used.of(7) > Some(LONG - Duration::from_secs(2)));
+        assert_eq!(queue.used.of(8), Some(Duration::ZERO));
+        order(&mut queue, &all[1..2], 660);
+        assert_eq!(queue.used.of(7), None, "it has paid all back");
     }
 
     #[test]
     fn new_user_is_read_after_light_and_before_heavy_ones() {
-        let all = [1, 2, 3, 4].map(|pid| turn(pid, pid));
-        let mut turns = read(&[(&all[1], LONG), (&all[3], SHORT)]);
-        assert_eq!(order(&mut turns, &all, 0), [4, 1, 3, 2]);
+        let all = [1, 2, 3, 4].map(|pid| queued(pid, pid));
+        let mut queue = read(&[(&all[1], LONG), (&all[3], SHORT)]);
+        assert_eq!(order(&mut queue, &all, 0), [4, 1, 3, 2]);
     }
 
     #[test]
     fn limited_readings_take_a_part_of_the_time() {
-        let all = [turn(1, 1), turn(2, 2)];
+        let all = [queued(1, 1), queued(2, 2)];
         // The first user is heavy, and the other one is new.
         for (is_limited, expected) in [(true, &[2][..]), (false, &[2, 1])] {
-            let mut turns = Turns::new(is_limited, false);
-            assert_eq!(order(&mut turns, &all, 0), [1, 2]);
-            turns.note(&all[0], LONG);
-            assert_eq!(order(&mut turns, &all, 0), expected);
-            assert_eq!(turns.has_some(), is_limited);
-            assert_eq!(order(&mut turns, &all, 3), [2, 1]);
-            assert!(!turns.has_some());
+            let mut queue = FairQueue::new(is_limited, false);
+            assert_eq!(order(&mut queue, &all, 0), [1, 2]);
+            queue.note(&all[0], LONG);
+            assert_eq!(order(&mut queue, &all, 0), expected);
+            assert_eq!(queue.has_some(), is_limited);
+            assert_eq!(order(&mut queue, &all, 3), [2, 1]);
+            assert!(!queue.has_some());
         }
     }
 
     #[test]
     fn new_users_take_some_time_beyond_the_limit_and_light_ones_go_on() {
-        let all = [1, 2, 3, 4].map(|uid| turn(uid, uid));
-        let mut turns = read(&[(&all[0], LONG), (&all[1], SHORT)]);
-        turns.begin(all.to_vec(), Duration::ZERO, *START);
-        turns.used_by_all = LONG;
-        let next = |turns: &mut Turns| turns.next(false).map(|turn| turn.pid());
-        assert_eq!([2, 3].map(|_| next(&mut turns)), [Some(2), Some(3)]);
-        turns.note(&all[2], MAX_NEW_TIME);
-        assert_eq!(next(&mut turns), None);
-        turns.put_back(all[1].clone());
-        assert_eq!(next(&mut turns), Some(2));
+        let all = [1, 2, 3, 4].map(|uid| queued(uid, uid));
+        let mut queue = read(&[(&all[0], LONG), (&all[1], SHORT)]);
+        queue.begin(all.to_vec(), Duration::ZERO, *START);
+        queue.used_by_all = LONG;
+        let next = |queue: &mut FairQueue| queue.next(false).map(|queued| queued.pid());
+        assert_eq!([2, 3].map(|_| next(&mut queue)), [Some(2), Some(3)]);
+        queue.note(&all[2], MAX_NEW_TIME);
+        assert_eq!(next(&mut queue), None);
+        queue.put_back(all[1].clone());
+        assert_eq!(next(&mut queue), Some(2));
     }
 
     #[test]
     fn new_processes_come_first_where_that_is_wanted() {
-        let all = [1, 2, 3].map(|pid| turn(pid, 7));
+        let all = [1, 2, 3].map(|pid| queued(pid, 7));
         for (are_new_first, expected) in [(false, [1, 2, 3]), (true, [3, 1, 2])] {
-            let mut turns = Turns::new(true, are_new_first);
-            order(&mut turns, &all[..2], 0);
-            turns.note(&all[0], SHORT);
-            turns.note(&all[1], SHORT);
-            order(&mut turns, &all[..2], 0);
-            turns.note(&all[0], SHORT);
-            turns.note(&all[1], SHORT);
-            assert_eq!(order(&mut turns, &all, 0), expected);
+            let mut queue = FairQueue::new(true, are_new_first);
+            order(&mut queue, &all[..2], 0);
+            queue.note(&all[0], SHORT);
+            queue.note(&all[1], SHORT);
+            order(&mut queue, &all[..2], 0);
+            queue.note(&all[0], SHORT);
+            queue.note(&all[1], SHORT);
+            assert_eq!(order(&mut queue, &all, 0), expected);
         }
     }
 
     #[test]
     fn light_users_only_are_read_while_many_workers_wait() {
-        let all = [1, 2, 3].map(|uid| turn(uid, uid));
-        let mut turns = read(&[(&all[0], LONG), (&all[1], SHORT)]);
-        turns.begin(all.to_vec(), Duration::ZERO, *START);
-        let mut next = || turns.next(true).map(|turn| turn.pid());
+        let all = [1, 2, 3].map(|uid| queued(uid, uid));
+        let mut queue = read(&[(&all[0], LONG), (&all[1], SHORT)]);
+        queue.begin(all.to_vec(), Duration::ZERO, *START);
+        let mut next = || queue.next(true).map(|queued| queued.pid());
         assert_eq!([next(), next()], [Some(2), None]);
     }
 
     #[test]
     fn each_of_many_processes_is_read_in_turn() {
-        let all: Vec<_> = (0..60).map(|pid| turn(pid, 7)).collect();
-        let (mut turns, mut times) = (Turns::new(true, false), [0; 60]);
+        let all: Vec<_> = (0..60).map(|pid| queued(pid, 7)).collect();
+        let (mut queue, mut times) = (FairQueue::new(true, false), [0; 60]);
         for _ in 0..12 {
-            for pid in &order(&mut turns, &all, 0)[..20] {
-                turns.note(&all[*pid as usize], Duration::ZERO);
+            for pid in &order(&mut queue, &all, 0)[..20] {
+                queue.note(&all[*pid as usize], Duration::ZERO);
                 times[*pid as usize] += 1;
             }
         }
