@@ -72,7 +72,7 @@ pub struct Config {
     /// Ids of the users with files that are read; `None`: all users.
     #[serde(deserialize_with = "value::owners")]
     pub owners: Option<Vec<u32>>,
-    /// True if rings are only followed, and never drained.
+    /// True if no ring is drained.
     pub observe: bool,
     /// Time after the exit of its agent at which a drained ring is removed; `None`: never.
     #[serde(deserialize_with = "value::period::<_, _, 0, 31_536_000_000>")]

@@ -22,7 +22,7 @@
 //! | [`observer`] | what is read of other processes; observer and worker processes |
 //! | [`transport`] | processes that use NIXL, and what they transfer by TCP |
 //! | [`journal`] | the state file, which makes totals survive a kill |
-//! | [`source`] | attached files: a ring that is drained or followed, a store that is read |
+//! | [`source`] | attached files: a ring that is drained, a store that is read |
 //! | [`ids`] | instance ids that survive a boot; worker thread |
 //! | [`agents`] | what is known of each agent; agents by key and name |
 //! | [`collector`] | one tick: discover, attach, drain, expire |

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Attached files with their readers: rings that are drained or followed, and stores.
+//! Attached files with their readers: rings and stores.
 //!
 //! A [`Source`] is a [`TrackedFile`], which knows where the file is and whether a process still writes to it, and a [`Reader`],
 //! which reads its telemetry. Begin with [`Source::drain`]; `ring/counting.rs` has the steps of exactly-once. This module must
@@ -91,7 +91,7 @@ pub enum Drained {
 }
 
 impl Source {
-    /// Returns the processes that write the ring at the same time; `None` if there are not several. A ring that is only followed may
+    /// Returns the processes that write the ring at the same time; `None` if there are not several. A ring that is not drained here may
     /// have another consumer, which writes it too.
     pub(crate) fn sharers(&self) -> Option<&Sharers> {
         let is_drained = self.as_ring().is_some_and(|ring| ring.mode == Mode::Drain);

@@ -40,14 +40,14 @@ fn ring(home: &Home, name: &str, events: u64) -> RingWriter {
 fn start(home: &Home, agents: &[&str]) -> Link {
     let mut link = Link::open(home);
     wait_for("the agents are instances", || {
-        let values = link.sent();
-        values.keys().eq(agents.iter()).then_some(())
+        let states = link.values("agent.state").expect("an answer");
+        states.keys().eq(agents.iter()).then_some(())
     });
     link
 }
 
 #[test]
-fn ring_is_drained_by_one_daemon_and_followed_by_others() {
+fn ring_is_drained_by_one_daemon_and_read_by_others() {
     needs_root();
     let homes = [Home::new(), Home::new(), Home::new()];
     let _ring = ring(&homes[0], "agent", 1);
@@ -56,22 +56,22 @@ fn ring_is_drained_by_one_daemon_and_followed_by_others() {
         home.configure(&format!("[nixl]\ntelemetry_dir = {rings:?}\n{setting}\n"));
     }
     let links = homes.each_ref().map(|home| start(home, &["agent"]));
-    let [drains, follows, observes] = links.each_ref().map(Link::pid);
-    let followers = [follows, observes];
+    let [drains, waits, observes] = links.each_ref().map(Link::pid);
+    let readers = [waits, observes];
     for home in &homes {
         let (status, said) = check(home);
         let line = line(&said, "agent");
-        let mut readers: Vec<String> = followers
+        let mut named: Vec<String> = readers
             .iter()
-            .map(|pid| format!("followed by pid {pid}"))
+            .map(|pid| format!(", read by pid {pid}"))
             .collect();
-        readers.push(format!("drained by pid {drains}"));
+        named.push(format!(", drained by pid {drains}"));
         assert!(
-            readers.iter().all(|reader| line.contains(reader)),
-            "{readers:?}\n{said}"
+            named.iter().all(|reader| line.contains(reader)),
+            "{named:?}\n{said}"
         );
-        let count = ["drained by", "followed by"].map(|verb| line.matches(verb).count());
-        assert_eq!((count, status), ([1, followers.len()], Some(0)), "{said}");
+        let count = [", drained by", ", read by"].map(|verb| line.matches(verb).count());
+        assert_eq!((count, status), ([1, readers.len()], Some(0)), "{said}");
     }
 }
 
@@ -94,13 +94,13 @@ fn full_ring_is_a_problem_and_without_a_daemon_a_warning() {
     home.set("observe = true");
     let link = start(&home, &["agent"]);
     let (status, said) = check(&home);
-    let followed = format!(
-        ", followed by pid {}, full: NIXL drops events; remove observe, or start what is to drain it, only followed",
+    let observed = format!(
+        ", read by pid {}, full: NIXL drops events; remove observe, or start what is to drain it, not drained or counted, since observe is on",
         link.pid()
     );
     let about = line(&said, "agent");
     assert!(
-        about.starts_with("  problem: agent: ") && about.ends_with(&followed),
+        about.starts_with("  problem: agent: ") && about.ends_with(&observed),
         "{said}"
     );
     assert!(status == Some(1) && said.contains(" 1 problem"), "{said}");

@@ -382,9 +382,10 @@ fn unprivileged_check_trusts_the_lock_not_a_process_name() {
         said.contains("daemon: not running, or without a valid nixl.conf since its start\n"),
         "{said}"
     );
-    let followed = "may not be written to (EACCES: Permission denied) and is only followed";
+    let observed =
+        "may not be written to (EACCES: Permission denied), so it is not drained or counted";
     assert!(
-        said.contains(followed) && said.contains(" 1 problem"),
+        said.contains(observed) && said.contains(" 1 problem"),
         "{said}"
     );
     // The daemon locks each ring that it drains.
@@ -520,7 +521,7 @@ fn check_as_another_user_lists_rings_it_can_only_follow() {
             && said.contains("as user: nobody with no capabilities, locked in by Landlock\n"),
         "{said}"
     );
-    let line = "may not be written to (EACCES: Permission denied) and is only followed; run as root or as the user of";
+    let line = "may not be written to (EACCES: Permission denied), so it is not drained or counted; run as root or as the user of";
     assert!(said.contains(line), "{said}");
 }
 

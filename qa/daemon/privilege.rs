@@ -193,24 +193,32 @@ fn observing_daemon_may_read_everything_and_write_nothing() {
     let (home, mut theirs, mut roots) = shared_home("user = \"nobody\"\nobserve = true");
     fs::set_permissions(home.ring("roots"), PermissionsExt::from_mode(0o600)).expect("ours");
     let pmcd = Pmcd::start(&home);
-    pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
+    let waits = |expected: [u64; 2]| {
+        wait_for("the rings are read", || {
+            let pending = pmcd.values("nixl.ring.pending");
+            let pending = ["theirs", "roots"].map(|agent| pending.get(agent).copied());
+            (pending == expected.map(Some)).then_some(())
+        });
+    };
+    waits([1, 1]);
     assert_eq!(rights(pmcd.pmda_pid()), kept(DAC_READ_SEARCH | LEASE));
     theirs.push(Kind::TxBytes, 10);
     roots.push(Kind::TxBytes, 20);
-    pmcd.becomes(&[("roots", 22), ("theirs", 11)]);
+    waits([2, 2]);
     assert_eq!(
         (theirs.pending(), roots.pending()),
         (2, 2),
         "nothing is drained"
     );
-    // The daemon only follows the ring, so it stays full and rejects further events.
+    // The ring stays full and rejects further events.
     while theirs.push(Kind::TxBytes, 1) {}
-    pmcd.becomes(&[("roots", 22), ("theirs", 11 + 61)]);
+    waits([63, 2]);
+    assert_eq!(pmcd.values("nixl.transfer.tx_bytes"), [].into());
     // To drain needs a right that was given up.
     let drains = format!("telemetry_dir = {:?}\nuser = \"nobody\"", home.rings());
     let why = rejected_reload(&pmcd, &drains);
     assert!(why.contains("the PMDA has CAP_DAC_READ_SEARCH"), "{why}");
-    pmcd.becomes(&[("roots", 22), ("theirs", 11 + 61)]);
+    waits([63, 2]);
     assert_eq!((theirs.pending(), roots.pending()), (63, 2));
 }
 

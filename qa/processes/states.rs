@@ -392,7 +392,7 @@ fn several_writers_of_one_ring_are_logged_and_have_no_pid() {
 }
 
 #[test]
-fn followed_ring_is_shown_as_followed() {
+fn ring_that_is_not_drained_is_shown_as_such() {
     let home = Home::new();
     home.set("observe = true\nidle_after = \"1s\"");
     let pmcd = Pmcd::start(&home);

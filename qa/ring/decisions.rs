@@ -2,8 +2,6 @@
 
 //! Verdicts for a ring with a `read_pos` other than the daemon left it: each case, in a running daemon and after a restart.
 
-mod followed;
-
 use crate::support::example;
 use crate::support::kit::{self, Core, SECOND};
 use crate::support::writer::{Layout, RingWriter};
@@ -43,6 +41,44 @@ fn counted(layout: Layout) -> (Core, RingWriter) {
     push(&mut ring, &[1, 10, 100, 1000, 10_000, 100_000]);
     assert_eq!(drain(&mut core), [111_111, 0, 0]);
     (core, ring)
+}
+
+/// Kills the daemon between counting a batch and releasing its slots, and starts it with `observe`, which leaves the ring as it is.
+fn observe_before_release(core: &mut Core, ring: &RingWriter) {
+    let read_pos = ring.read_pos();
+    core.kill_before_release();
+    core.set(&format!("observe = true\n{SETTINGS}"));
+    core.restart();
+    let before = drain(core);
+    assert_eq!((before, drain(core)), ([111_111, 0, 0], before));
+    assert_eq!(ring.read_pos(), read_pos);
+    core.set(SETTINGS);
+}
+
+#[test]
+fn batch_left_by_a_kill_counts_once_after_a_time_without_drains() {
+    for (read_pos, between, foreign_reads) in
+        [(10, &[][..], 0), (4, &[], 0), (7, &[], 3), (12, &[7, 7], 2)]
+    {
+        let (mut core, mut ring) = counted(Layout::V4);
+        push(&mut ring, between);
+        push(&mut ring, &[1_000_000]);
+        set_read_pos(&core, Layout::V4, 4);
+        observe_before_release(&mut core, &ring);
+        set_read_pos(&core, Layout::V4, read_pos);
+        core.restart();
+        let expected = [1_111_111, 0, foreign_reads];
+        assert_eq!(drain(&mut core), expected, "{read_pos}");
+        assert_eq!(ring.pending(), 0);
+    }
+    // The producer restarted meanwhile.
+    let (mut core, ring) = counted(Layout::V4);
+    observe_before_release(&mut core, &ring);
+    let mut ring = core.ring("agent");
+    push(&mut ring, &[1_000_000]);
+    core.restart();
+    assert_eq!(drain(&mut core), [1_111_111, 1, 0]);
+    assert_eq!(ring.pending(), 0);
 }
 
 /// Kills the daemon between counting a batch and releasing its slots, and starts it again.

@@ -3,10 +3,10 @@
 //! Rings: protocol, reads and their times, kills at any instruction, restarts of producers, and real NIXL.
 
 mod allocations;
-mod followed;
 mod held_files;
 mod loom_ring;
 mod model;
+mod not_drained;
 mod ring_readers;
 mod writers;
 

@@ -3,12 +3,9 @@
 //! Agents that restart in place while the positions of their ring are 0, which does not show the restart. Through the test kit.
 
 use crate::support::drain::Bench;
-use crate::support::kit::{Core, LONG, push};
+use crate::support::kit::{Core, LONG};
 use crate::support::sample::Sample;
 use crate::support::{example, needs_root, wait_for};
-use pmdanixl::shm;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -67,73 +64,6 @@ fn restarted_agent_is_an_instance_before_its_first_event() {
             tick(&mut core).is_none().then_some(())
         });
     }
-}
-
-/// A ring with four events that were followed, because the returned file has the lock of another reader.
-fn followed() -> (Core, File) {
-    let mut core = Core::new("");
-    let mut ring = core.ring("agent");
-    let mut options = File::options();
-    let reader = options.read(true).write(true).open(core.path("agent"));
-    let reader = reader.expect("there");
-    assert!(shm::lock(&reader).expect("lockable"));
-    for values in [[1, 10], [100, 1000]] {
-        for value in values {
-            push(&mut ring, value);
-        }
-        core.run(1);
-    }
-    assert_eq!(core.text("agent.mode", "agent").as_deref(), Some("observe"));
-    assert_eq!((core.only(), ring.read_pos()), ([1111, 0, 0], 0));
-    (core, reader)
-}
-
-#[test]
-fn identical_restart_found_at_a_takeover_is_counted_as_doubtful() {
-    let (mut core, reader) = followed();
-    let mut ring = core.ring("agent");
-    for value in [1, 10, 100, 1000] {
-        push(&mut ring, value);
-    }
-    drop(reader);
-    core.run(2);
-    assert_eq!((core.only(), ring.pending()), ([1111, 0, 0], 0));
-    assert_eq!(core.host("control.doubtful_batches"), 1);
-}
-
-#[test]
-fn takeover_of_a_drained_ring_is_not_doubtful() {
-    let (mut core, reader) = followed();
-    reader
-        .write_all_at(&4_u64.to_le_bytes(), 8)
-        .expect("written");
-    drop(reader);
-    core.run(2);
-    assert_eq!(core.text("agent.mode", "agent").as_deref(), Some("drain"));
-    assert_eq!(core.only(), [1111, 0, 0]);
-    assert_eq!(core.host("control.doubtful_batches"), 0);
-}
-
-#[test]
-fn followed_ring_that_claims_too_much_is_not_counted_again() {
-    let mut core = Core::in_memory("observe = true");
-    let mut ring = core.ring_of("agent", 1 << 14);
-    push(&mut ring, 7);
-    core.run(2);
-    assert_eq!(core.only(), [7, 0, 0]);
-    let file = File::options().write(true).open(core.path("agent"));
-    let file = file.expect("there");
-    let claim = |write_pos: u64| {
-        let written = file.write_all_at(&write_pos.to_le_bytes(), 0);
-        written.expect("written");
-    };
-    // The slots were never written, and are a hole.
-    claim(1 << 13);
-    core.run(2);
-    assert_eq!(core.attached(), 0);
-    claim(1);
-    core.run(30);
-    assert_eq!((core.attached(), core.only()), (1, [7, 0, 0]));
 }
 
 #[test]

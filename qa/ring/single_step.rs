@@ -7,7 +7,6 @@
 //! each instruction. qa/ring/every_instruction.rs uses real kills.
 
 use crate::support::drain::{Bench, Contents, Meanwhile, NEW, Traced};
-use crate::support::kit::Core;
 use crate::support::release_example;
 use crate::support::writer::{Layout, RingWriter};
 use std::path::Path;
@@ -351,35 +350,4 @@ fn release_in_the_midst_of_a_restart_is_undone() {
     // More than would fit if the slots were released.
     (0..5).for_each(|_| bench.push(NEW));
     assert_eq!(bench.finish(), [bench.pushed, 1, 0]);
-}
-
-/// A ring that was only followed from 0 on, with the batch [3, 9).
-fn followed(program: &Path) -> Bench<'_> {
-    let mut bench = Bench::new(program, 16);
-    let dir = bench.dir.path();
-    let (rings, state) = (dir.join("rings"), dir.join("nixl/state"));
-    let mut core = Core::on(&rings, &state, "observe = true");
-    core.run(2);
-    (1..=6).for_each(|value| bench.push(1_000_000 * value));
-    core.run(2);
-    core.kill();
-    assert_eq!((bench.ring.read_pos(), bench.ring.write_pos()), (0, 9));
-    bench
-}
-
-#[test]
-fn restart_while_a_followed_batch_is_released_is_noticed() {
-    let program = release_example("one_drain");
-    // The slots are released within these instructions.
-    for steps in (3_000..9_000).step_by(1000) {
-        let mut bench = followed(&program);
-        let drain = bench.stopped();
-        assert!(drain.steps(steps));
-        bench.restart(1);
-        drain.to_end();
-        drop(drain);
-        let [sum, resets, foreign] = bench.finish();
-        assert_eq!((sum, foreign), (bench.pushed, 0), "restart after {steps}");
-        assert!(resets <= 1);
-    }
 }

@@ -32,7 +32,7 @@ fn lock_of_another_user_does_not_block_a_ring() {
     assert_eq!(pmcd.values("nixl.ring.foreign_reads")["victim"], 0);
     assert!(victim.push(Kind::TxBytes, 1));
     pmcd.becomes(&[("victim", 2)]);
-    assert_eq!(victim.pending(), 0, "the ring is drained, not followed");
+    assert_eq!(victim.pending(), 0, "the ring is drained");
     assert_eq!(lock.end(), "locked\n");
 }
 

@@ -74,7 +74,7 @@ const ANSWERS: [(&str, &str, &str, &str); 1] = [(
     "openat2",
     "ring",
     "EACCES",
-    "an unreadable file is not opened until it changes, and an unwritable ring is followed",
+    "an unreadable file is not opened until it changes, and an unwritable ring is not drained",
 )];
 
 /// Number of calls of each name before the daemon is connected to pmcd. They have no guarantee: pmcd needs the connection.

@@ -108,7 +108,7 @@ fn describe_ring(
     for (pid, has_lock) in readers {
         let drains = *has_lock || !is_locked && candidate.access == Access::Write;
         is_drained |= drains;
-        let verb = if drains { "drained" } else { "followed" };
+        let verb = if drains { "drained" } else { "read" };
         *text += &format!(", {verb} by pid {pid}");
     }
     if is_locked && !is_drained {
@@ -119,8 +119,8 @@ fn describe_ring(
         line.level = level;
         text.push_str(why);
     }
-    // A ring that is only followed may have another consumer.
-    if candidate.access != Access::FollowOnly {
+    // A ring that is not drained here may have another consumer.
+    if candidate.access != Access::ReadOnly {
         let agents = writers.iter().copied();
         let agents = agents.filter(|process| process.is_agent() && process.id.is_running());
         if let Some(sharers) = Sharers::of(&Vec::from_iter(agents)) {
@@ -129,12 +129,12 @@ fn describe_ring(
         }
     }
     match candidate.access {
-        Access::FollowOnly => *text += ", only followed",
+        Access::ReadOnly => *text += ", not drained or counted, since observe is on",
         // The process with the lock is a daemon. It may have rights that this check does not have.
         Access::Denied(errno) if !is_locked => {
             line.level = Level::Problem;
             *text += &format!(
-                ", may not be written to ({errno}) and is only followed; run as root or as the user of its agent"
+                ", may not be written to ({errno}), so it is not drained or counted; run as root or as the user of its agent"
             );
         }
         Access::Write | Access::Denied(_) => {}

@@ -171,14 +171,15 @@ impl Collector {
             return;
         };
         let checkpoint = ring.checkpoint;
-        if agent
-            .entry
-            .checkpoint
-            .is_none_or(|before| !before.ring.is_same_file(&checkpoint.ring))
+        let is_drained = ring.mode == Mode::Drain;
+        let was_counted = |last: Checkpoint| last.ring.is_same_file(&checkpoint.ring);
+        // A ring that is not drained is not in the record, and counts as a start of its agent once.
+        if !agent.entry.checkpoint.is_some_and(was_counted)
+            && (is_drained || agent.entry.starts == 0)
         {
             agent.started(self.clock.at(now).stamp, &mut self.shared.journal);
             // A batch in flight, of another of its rings, is recovered first.
-            if agent.entry.in_flight().is_none() {
+            if is_drained && agent.entry.in_flight().is_none() {
                 agent.entry.checkpoint = Some(checkpoint);
             }
         }
@@ -188,18 +189,18 @@ impl Collector {
         let how = match ring.mode {
             Mode::Drain => String::new(),
             Mode::Locked => {
-                "; another process has locked it, so it is only followed until that lock ends"
+                "; another process has locked it, so it is not drained or counted until that lock ends"
                     .into()
             }
             Mode::Observe(Access::Denied(errno)) => {
-                format!("; it may not be written to ({errno}), so it is only followed")
+                format!("; it may not be written to ({errno}), so it is not drained or counted")
             }
-            Mode::Observe(_) => "; it is only followed".into(),
+            Mode::Observe(_) => "; observe is on, so it is not drained or counted".into(),
         };
         let uid = found.facts.uid;
-        let kind = match ring.mode {
-            Mode::Drain => NoticeKind::Attached,
-            Mode::Locked | Mode::Observe(_) => NoticeKind::Followed,
+        let kind = match is_drained {
+            true => NoticeKind::Attached,
+            false => NoticeKind::NotDrained,
         };
         let notices = &mut self.candidates.notices;
         notices.log(

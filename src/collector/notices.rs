@@ -15,8 +15,8 @@ const SHOWN: usize = 10;
 pub(super) enum NoticeKind {
     /// A file was attached.
     Attached,
-    /// A ring was attached that is only followed.
-    Followed,
+    /// A ring was attached that is not drained.
+    NotDrained,
     /// A ring was full.
     Full,
 }
@@ -47,7 +47,7 @@ impl Notices {
             let _about = log::about(Some(uid));
             let what = match kind {
                 NoticeKind::Attached => "more files attached",
-                NoticeKind::Followed => "more rings attached that are only followed",
+                NoticeKind::NotDrained => "more rings attached that are not drained",
                 NoticeKind::Full => {
                     "more rings that were full, so that NIXL may have dropped events"
                 }
@@ -63,7 +63,7 @@ impl Notices {
 
 fn write(kind: NoticeKind, line: impl Display) {
     match kind {
-        NoticeKind::Attached | NoticeKind::Followed => tracing::info!("{line}"),
+        NoticeKind::Attached | NoticeKind::NotDrained => tracing::info!("{line}"),
         NoticeKind::Full => tracing::warn!("{line}"),
     }
 }

@@ -103,7 +103,7 @@ fn is_read(config: &Config, agent: &Agent) -> bool {
         && !ring.is_some_and(is_left_out)
 }
 
-/// True if a source stays attached with another configuration. A ring that is only followed is attached again, since it may be possible
+/// True if a source stays attached with another configuration. A ring that is not drained is attached again, since it may be possible
 /// to drain it now. A store without a process is not: all of it is counted.
 fn reads(config: &Config, source: &Source) -> bool {
     match source.as_ring() {

@@ -65,7 +65,7 @@ pub fn open(
     let read_only = open_to_read(directory, name, facts, has_ring_size)?;
     check_header(&read_only, facts.size, config)?;
     let (file, access) = match config.observe {
-        true => (read_only, Access::FollowOnly),
+        true => (read_only, Access::ReadOnly),
         false => match open_file(directory, name, OFlag::O_RDWR) {
             Ok(file) => (unchanged(file, facts)?, Access::Write),
             Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS)) => {

@@ -18,17 +18,17 @@ pub struct RingCandidate {
     pub header: Header,
     /// The layout that the header and the file's size give.
     pub layout: Layout,
-    /// Whether the ring may be drained, or only followed.
+    /// Whether the ring may be drained.
     pub access: Access,
 }
 
-/// Access to a ring: draining writes to it, following does not.
+/// Access to a ring: draining writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The file is open for writing.
     Write,
-    /// The configuration has `observe`: the ring is followed only.
-    FollowOnly,
-    /// open(2) for writing failed with this error: the ring is followed only.
+    /// The configuration has `observe`: no ring is drained.
+    ReadOnly,
+    /// open(2) for writing failed with this error.
     Denied(Errno),
 }

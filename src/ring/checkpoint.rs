@@ -39,8 +39,6 @@ pub struct Checkpoint {
     pub fingerprint: Fingerprint,
     /// The producer's position and the slots that it had yet to write, when the batch was copied.
     pub producer: ProducerState,
-    /// True if the ring was followed: another process releases the slots.
-    pub followed: bool,
     /// True if the slots are known to be released. Unless the producer restarted, `read_pos` cannot lie before `end` then.
     pub released: bool,
 }
@@ -109,8 +107,6 @@ pub struct Evidence {
     pub past_end: u64,
     /// True if the end of the batch lies between `read_pos` and `write_pos`, where the pending events are.
     pub is_end_pending: bool,
-    /// True if `write_pos` is in the batch.
-    pub is_write_pos_in_batch: bool,
     /// `write_pos`, compared with its value when the batch was copied. A lower one: the producer went round, or restarted.
     pub write_pos: cmp::Ordering,
     /// True if the header was invalid when it was loaded again: the producer is in the midst of a restart.
@@ -140,14 +136,13 @@ impl Evidence {
 impl Checkpoint {
     /// The checkpoint of a batch that was just read, before its slots are released.
     #[must_use]
-    pub fn of(batch: &Batch, ring: RingIdentity, followed: bool) -> Self {
+    pub fn of(batch: &Batch, ring: RingIdentity) -> Self {
         Self {
             ring,
             from: batch.from,
             end: batch.end,
             fingerprint: batch.fingerprint,
             producer: batch.producer,
-            followed,
             released: false,
         }
     }
@@ -156,7 +151,7 @@ impl Checkpoint {
     /// state lets the batch be counted a second time.
     #[must_use]
     pub fn is_in_flight(&self) -> bool {
-        !self.released && !self.followed
+        !self.released
     }
 
     /// Captures what the ring shows of the batch, by loads only. The proofs rest on their order:
@@ -201,7 +196,6 @@ impl Checkpoint {
             is_read_pos_0: read_pos == 0,
             past_end: between(self.end, read_pos),
             is_end_pending: between(read_pos, self.end) <= between(read_pos, write_pos),
-            is_write_pos_in_batch: between(self.from, write_pos) < len,
             write_pos: write_pos.cmp(&then.write_pos),
             is_restarting,
             is_unchanged,
@@ -229,8 +223,6 @@ impl Checkpoint {
             End => Verdict::Done,
             // The slots of the batch are gone. What the ring has now was not counted.
             _ if is_restarted => Verdict::NewRing,
-            // Another process releases the slots, and has not come to the end of the batch yet.
-            _ if self.followed && seen.is_end_pending => Verdict::Release,
             // No process has released a slot.
             Start if self.is_in_flight() => Verdict::Release,
             // Another reader has released these slots.
@@ -253,11 +245,10 @@ impl Checkpoint {
             Start | Inside(_) if self.is_in_flight() && !seen.is_end_pending => true,
             _ if seen.is_unchanged => false,
             // A restart sets `read_pos` to 0. Another reader hardly ever stops there.
-            _ if seen.is_read_pos_0 && !self.followed && (self.from != 0 || self.released) => true,
+            _ if seen.is_read_pos_0 && (self.from != 0 || self.released) => true,
             _ if seen.is_last_overwritten => true,
             // No slot was released, so none may have been overwritten.
             Start if !self.released && seen.is_batch_overwritten => true,
-            _ if self.followed => self.shows_restart_of_followed(seen),
             // The producer that wrote the batch may have written its next slot since, and with a steady load the bytes are the same
             // as before.
             Start if !self.released => false,
@@ -267,36 +258,12 @@ impl Checkpoint {
         }
     }
 
-    /// True if the slots of a ring that is followed now do not show that its producer is still the same. Its end may be unwritten
-    /// because the producer restarted, or because it wrote the same bytes again. A restart is missed if the producer had written
-    /// more of the last 64 slots before it.
-    #[must_use]
-    pub fn may_be_restarted(&self, seen: &Evidence) -> bool {
-        let is_end_unwritten = seen.write_pos.is_lt() && seen.is_tail_unwritten;
-        is_end_unwritten || self.shows_restart_of_followed(seen)
-    }
-
-    /// True if the slots of a followed ring show that the producer restarted. A running producer leaves the slots that it has
-    /// written unchanged until it goes round, and before that it writes all slots up to the end of the ring. That its next slot is
-    /// unchanged does not prove a restart by itself: with a steady load the same bytes may have been written again.
-    fn shows_restart_of_followed(&self, seen: &Evidence) -> bool {
-        if seen.write_pos.is_lt() {
-            seen.is_next_unwritten && seen.is_tail_unwritten
-        } else if seen.is_write_pos_in_batch {
-            // A producer that went round may have overwritten the batch, up to its last slot.
-            seen.is_last_overwritten
-        } else {
-            seen.is_batch_overwritten
-        }
-    }
-
     /// True if a restart of the producer cannot be ruled out for a batch whose slots look unchanged. A new ring begins at 0, so
     /// this concerns a batch that begins at 0 in a file that was touched since. If the new producer wrote the same first events,
-    /// nothing tells them apart. In a ring that another process drained `read_pos` shows no restart, so there this concerns any
-    /// batch.
+    /// nothing tells them apart.
     #[must_use]
     pub fn is_doubtful(&self, current: &RingIdentity) -> bool {
-        (self.from == 0 || self.followed) && !self.released && !self.ring.is_unchanged(current)
+        self.from == 0 && !self.released && !self.ring.is_unchanged(current)
     }
 }
 

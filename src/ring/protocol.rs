@@ -129,7 +129,7 @@ impl<'a, W: Load> Consumer<'a, W> {
     }
 
     /// Copies at most `limit` events from the position `from` on to `events`, whose earlier contents are removed. The slots are
-    /// not released. In a ring that another process drains, `from` is where the last batch ended.
+    /// not released.
     ///
     /// # Errors
     /// The ring no longer has this shape, or the producer restarted meanwhile. Nothing of the batch may be counted then.

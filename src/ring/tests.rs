@@ -110,7 +110,7 @@ fn full_ring_is_read_in_batches_of_the_limit() {
 }
 
 #[test]
-fn followed_position_outside_the_ring_is_taken_modulo_capacity() {
+fn position_outside_the_ring_is_taken_modulo_capacity() {
     let (file, ring) = ring();
     (0..8).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 << pos));
     put(&file, HEADER.write_pos, 5);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The reader of a ring: drains it, or follows it while another process drains it.
+//! The reader of a ring: drains it, or only looks at it while another process drains it.
 //!
-//! `counting` has the steps of a drain, `following` those without release, and `recovery` finds out what became of a batch.
+//! `counting` has the steps of a drain, and `recovery` finds out what became of a batch.
 //! `crate::ring::checkpoint` decides what proves a restart.
 
 use super::TrackedFile;
@@ -19,29 +19,24 @@ use std::io;
 use std::time::{Duration, Instant};
 
 mod counting;
-mod following;
 mod recovery;
 
 /// Period of attempts to lock a ring that another process drains.
 const LOCK_RETRY: Duration = Duration::from_secs(1);
-/// Period in which a followed ring that stays full counts as one overflow.
-const OVERFLOW_PERIOD: Duration = Duration::from_secs(1);
 
-/// The reader of a ring that is drained or followed.
+/// The reader of a ring.
 #[derive(Debug)]
 pub struct RingReader {
     /// The mapped ring.
     pub(crate) ring: Ring,
-    /// Whether slots are released after counting.
+    /// Whether the ring is drained.
     pub(crate) mode: Mode,
     /// The last counted batch. The next batch begins at its end.
     pub(crate) checkpoint: Checkpoint,
-    /// Events that were pending at the last drain.
-    pub(crate) pending: u64,
+    /// Positions of reader and producer at the last drain.
+    positions: (u64, u64),
     /// True if more events were pending than fit into a batch.
     pub(crate) has_more: bool,
-    /// Time at which an overflow was last counted, in a followed ring that is still full.
-    overflow_counted: Option<Instant>,
     /// Number of pending events that may be of any age. `None` before the first batch.
     old_pending: Option<u64>,
     /// Positions before which events may be missing.
@@ -50,19 +45,19 @@ pub struct RingReader {
     next_try: Option<Instant>,
 }
 
-/// Whether slots are released after counting.
+/// Whether a ring is drained. Of one that is not, nothing is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Events are counted, and their slots released.
+    /// It is: events are counted, and their slots released.
     Drain,
-    /// Events are only counted: another process has locked the ring to drain it.
+    /// It is not: another process has locked the ring to drain it.
     Locked,
-    /// Events are only counted: the ring cannot be written to, or the configuration forbids it.
+    /// It is not: the ring cannot be written to, or the configuration forbids it.
     Observe(Access),
 }
 
 /// Locks the file of a ring. Returns the mode, and the time of the next attempt. A ring that another process has locked for
-/// writing is followed. A lock for reading, which another user may have, only prevents the lock: no process drains the ring then,
+/// writing is not drained. A lock for reading, which another user may have, only prevents the lock: no process drains the ring then,
 /// so it is drained here.
 fn lock(file: &File, now: Instant) -> (Mode, Option<Instant>) {
     match shm::lock(file) {
@@ -99,25 +94,31 @@ impl RingReader {
         };
         let checkpoint = match last_batch {
             Some(batch) if batch.ring.is_same_file(&identity) => *batch,
-            _ => recovery::empty_checkpoint(&ring, None, identity, mode)
-                .map_err(|_| Rejection::Replaced)?,
+            _ => recovery::empty_checkpoint(&ring, identity).map_err(|_| Rejection::Replaced)?,
         };
         let mut gaps = Gaps::default();
         if recovery::had_overflow(&ring, &checkpoint) {
             // The position of the gap was not stored: it is the slot before the batch.
             gaps.add(ring.between(1, checkpoint.from));
         }
+        // In the midst of a restart of the producer there are none.
+        let positions = ring.positions().unwrap_or_default();
         Ok(Self {
             ring,
             mode,
             checkpoint,
-            pending: 0,
+            positions,
             has_more: false,
-            overflow_counted: None,
             old_pending: None,
             gaps,
             next_try,
         })
+    }
+
+    /// The number of events that were pending at the last drain.
+    pub(crate) fn pending(&self) -> u64 {
+        let (read_pos, write_pos) = self.positions;
+        self.ring.between(read_pos, write_pos)
     }
 
     /// The version in the header.
@@ -128,7 +129,7 @@ impl RingReader {
     /// True if the producer may have restarted without a trace in the ring: all positions are 0 as in a new ring. Elsewhere the
     /// positions show a restart.
     pub(super) fn may_have_restarted(&self) -> bool {
-        self.checkpoint.end == 0 && self.is_drained() == Ok(true)
+        self.mode == Mode::Drain && self.checkpoint.end == 0 && self.is_drained() == Ok(true)
     }
 
     /// Begins with the ring again, since its producer restarted.
@@ -138,7 +139,7 @@ impl RingReader {
         context: &mut DrainContext,
     ) -> Result<(), RingFault> {
         let identity = self.identity()?;
-        self.resume_after_restart(None, identity, file, context)
+        self.resume_after_restart(identity, file, context)
     }
 
     pub(super) fn is_drained(&self) -> Result<bool, RingFault> {
@@ -148,16 +149,12 @@ impl RingReader {
 
     /// See [`super::Source::unchanged_until`]. `next_check` is the time of the next check of the holders.
     pub(super) fn unchanged_until(&self, next_check: Instant) -> Option<Instant> {
-        if self.mode == Mode::Drain {
-            return (self.checkpoint.released && self.pending == 0).then_some(next_check);
+        match self.mode {
+            Mode::Drain => (self.checkpoint.released && self.pending() == 0).then_some(next_check),
+            // Each answer tries to lock it.
+            Mode::Locked => None,
+            Mode::Observe(_) => Some(next_check),
         }
-        let next_overflow = self
-            .overflow_counted
-            .map(|counted| counted + OVERFLOW_PERIOD);
-        let times = [next_overflow, self.next_try].into_iter().flatten();
-        self.checkpoint
-            .followed
-            .then(|| times.fold(next_check, Instant::min))
     }
 
     /// Layout of the mapped file.
@@ -167,10 +164,8 @@ impl RingReader {
     }
 
     pub(super) fn header_poll(&self) -> Option<HeaderPoll> {
-        let end = self.checkpoint.end;
-        // In a ring that is drained here nothing is pending: both positions are the end of the batch.
-        self.ring
-            .header_poll(self.ring.between(self.pending, end), end)
+        let (read_pos, write_pos) = self.positions;
+        self.ring.header_poll(read_pos, write_pos)
     }
 
     fn check_allocated(&self, pending: u64) -> Result<(), RingFault> {

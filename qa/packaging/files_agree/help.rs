@@ -117,18 +117,6 @@ fn help_of_each_latency_says_what_to_check() {
 }
 
 #[test]
-fn help_of_full_rings_says_what_it_means_in_observe_mode() {
-    let entries = entries();
-    let full = entries.iter().find(|entry| entry.name == "nixl.ring.full");
-    let text = full.expect("an entry").text.replace('\n', " ");
-    // `followed_full_ring_of_many_batches_counts_one_overflow` has the values.
-    assert!(
-        text.contains("In observe mode it grows, at most once a second, while the ring stays full"),
-        "{text}"
-    );
-}
-
-#[test]
 fn shared_explanations_are_in_the_help_of_agents_only() {
     for shared in ["NIXL_TELEMETRY_ENABLED_METRICS", "Never average"] {
         let has = |entry: &Help| entry.text.contains(shared);

@@ -69,7 +69,7 @@ impl Core {
 
     pub(super) fn of_agent(&self, metric: &Metric, agent: &Agent) -> Option<metrics::Value> {
         match metric.source {
-            ValueSource::Event(event) => Some(metrics::Value::U64(agent.total(event))),
+            ValueSource::Event(event) => agent.counted(metrics::Value::U64(agent.total(event))),
             ValueSource::Agent(get) => get.value(agent),
             ValueSource::Slowness => {
                 let all = slowness::of_agents(self.running().instances());

@@ -128,7 +128,7 @@ export class Table {
         row.dataset.status = agent.status;
         setText(row.querySelector(".status span:last-child"), agent.status);
         const idle = agent.status === "idle" ? `no event for ${duration(agent.idle)}` : "";
-        row.querySelector(".status").title = agent.mode === "observe" ? "followed: read, but not drained" : idle;
+        row.querySelector(".status").title = agent.mode === "observe" ? "not drained, and not counted" : idle;
         row.querySelector(".tcp").classList.toggle("bad", agent.tcp > FALLBACK_SHARE);
         const ring = row.querySelector(".ring");
         const share = agent.ring === undefined ? "–" : `${Math.floor(agent.ring * 100)} %`;

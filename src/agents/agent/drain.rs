@@ -10,6 +10,7 @@ use crate::journal::record::Name;
 use crate::procfs::agent_state::AgentState;
 use crate::ring::checkpoint::Checkpoint;
 use crate::source::context::{DrainContext, Shared};
+use crate::source::ring::{Mode, RingReader};
 use crate::source::{Drained, Source};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -114,6 +115,11 @@ fn drain_sources(
     is_alive
 }
 
+/// Returns a ring that is drained.
+fn drained_ring(source: &Source) -> Option<&RingReader> {
+    source.as_ring().filter(|ring| ring.mode == Mode::Drain)
+}
+
 /// Puts the ring with a batch in flight first, so that the batch is recovered before another replaces it in the record. Returns
 /// false if the first scan may still find that ring: then no source can be drained.
 fn put_in_flight_first(sources: &mut [Source], context: &mut DrainContext) -> bool {
@@ -124,8 +130,8 @@ fn put_in_flight_first(sources: &mut [Source], context: &mut DrainContext) -> bo
         Some(first) => sources.swap(0, first),
         None if context.shared.in_first_scan => return false,
         None => {
-            if let Some(source) = sources.first() {
-                context.entry.checkpoint = source.as_ring().map(|ring| ring.checkpoint);
+            if let Some(ring) = sources.iter().find_map(drained_ring) {
+                context.entry.checkpoint = Some(ring.checkpoint);
                 context.write_entry();
             }
         }
@@ -140,7 +146,7 @@ fn note_last_ring(over: FileId, sources: &[Source], context: &mut DrainContext) 
     if !context.entry.checkpoint.is_some_and(was_last) {
         return;
     }
-    if let Some(ring) = sources.last().and_then(Source::as_ring) {
+    if let Some(ring) = sources.last().and_then(drained_ring) {
         context.entry.checkpoint = Some(ring.checkpoint);
         context.write_entry();
     }

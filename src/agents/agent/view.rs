@@ -32,15 +32,22 @@ impl Agent {
         }
     }
 
-    /// Returns a value that only rings have.
+    /// Returns a total. `None`: nothing of the agent was ever counted, since its ring may not be drained.
+    pub fn counted<T>(&self, value: T) -> Option<T> {
+        let (entry, has_stores) = (&self.entry, self.has_stores());
+        let is_counted = has_stores || entry.checkpoint.is_some() || entry.stats.events > 0;
+        is_counted.then_some(value)
+    }
+
+    /// Returns a total that only rings have.
     pub fn of_ring<T>(&self, value: T) -> Option<T> {
-        (!self.has_stores()).then_some(value)
+        self.counted(value).filter(|_| !self.has_stores())
     }
 
     /// Returns the number of transfers in a bucket. `None`: a store does not have this histogram.
     #[must_use]
     pub fn bucket(&self, of: Histogram, bucket: usize) -> Option<u64> {
-        let count = self.entry.stats.bucket_count(of, bucket);
+        let count = self.counted(self.entry.stats.bucket_count(of, bucket))?;
         match of {
             Histogram::XferTime | Histogram::PostTime => Some(count),
             Histogram::Size | Histogram::Bandwidth => self.of_ring(count),
@@ -77,6 +84,12 @@ impl Agent {
         let mut sources = self.sources.iter().rev();
         let named = sources.find(|source| !source.file.liveness.is_unlinked());
         named.or(self.sources.last())
+    }
+
+    /// True if all that its files have is counted.
+    pub(crate) fn is_counted(&self) -> bool {
+        let mut rings = self.sources.iter().filter_map(Source::as_ring);
+        rings.all(|ring| ring.mode == Mode::Drain)
     }
 
     fn ring(&self) -> Option<&RingReader> {
@@ -136,7 +149,7 @@ impl Agent {
     /// Returns the number of events in its ring at the last drain.
     #[must_use]
     pub fn pending(&self) -> Option<u64> {
-        Some(self.ring()?.pending)
+        Some(self.ring()?.pending())
     }
 
     /// Returns the number of events that it dropped. `None` if its version does not tell.
@@ -147,7 +160,7 @@ impl Agent {
         let of_checkpoint = || Some(self.entry.checkpoint?.ring.versions >> 32);
         let version = self.ring().map(|reader| reader.version().into());
         let tells = version.or_else(of_checkpoint) >= Some(DROPS_VERSION) || self.has_stores();
-        (tells || dropped > 0).then_some(dropped)
+        self.counted(dropped).filter(|_| tells || dropped > 0)
     }
 
     /// Returns the time since its last event.

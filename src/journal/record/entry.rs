@@ -101,7 +101,6 @@ const ACTIVE: u64 = 1;
 const LIFECYCLE_EXITED: u64 = 2;
 const HAS_CHECKPOINT: u64 = 4;
 // 8 was a flag of a writer in 0.1.0.
-const FOLLOWED: u64 = 16;
 const RELEASED: u64 = 32;
 const SHOWS_CHANGES: u64 = 64;
 const HAS_STORE: u64 = 128;
@@ -122,7 +121,6 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     let flags = lifecycle
         | flag(entry.agent_state == AgentState::Exited, STATE_EXITED)
         | flag(entry.checkpoint.is_some(), HAS_CHECKPOINT)
-        | flag(checkpoint.followed, FOLLOWED)
         | flag(checkpoint.released, RELEASED)
         | flag(ring.shows_changes, SHOWS_CHANGES)
         | flag(entry.store.is_some(), HAS_STORE);
@@ -200,7 +198,6 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
             next: get.all(),
             tail_hash,
         },
-        followed: has(FOLLOWED),
         released: has(RELEASED),
     };
     // A time of earlier stores and a local rank in 0.1.0.

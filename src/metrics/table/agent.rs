@@ -94,10 +94,10 @@ pub(super) const ROWS: &[Metric] = &[
         agent.entry.stats.last(EventType::XferPostTime)
     }),
     agent_u64((19, 0), "memory.current", BYTES, |agent| {
-        Some(agent.entry.stats.registered)
+        agent.counted(agent.entry.stats.registered)
     }),
     agent_u64((19, 1), "errors.total", EVENTS, |agent| {
-        Some(agent.entry.stats.totals.errors())
+        agent.counted(agent.entry.stats.totals.errors())
     }),
     agent_text((19, 2), "errors.last", FACT, |agent| {
         Some(agent.entry.stats.last_error?.0.status()?.into())

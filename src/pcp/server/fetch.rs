@@ -55,7 +55,7 @@ impl Server {
             match metric.source {
                 ValueSource::Event(event) => {
                     for (id, agent) in &*requested {
-                        push(*id, Some(Value::U64(agent.total(event))));
+                        push(*id, agent.counted(Value::U64(agent.total(event))));
                     }
                 }
                 ValueSource::Agent(get) => {

@@ -40,7 +40,6 @@ impl RingFixture {
                 next: ring.slot_at(end),
                 tail_hash: ring.tail_hash(end),
             }),
-            followed: false,
             released: false,
         };
         fixture
@@ -112,15 +111,6 @@ fn signs_of_a_restart_give_the_verdicts_of_the_table() {
         from_0    restarting         Release   Overtaken(3) NewRingReleased Passed(2)
         released  writes_unreleased  Passed(2) Passed(2)    Done            Passed(2)
         released  ahead              NewRing   NewRing      Done            NewRing
-        followed  none               Release   Release      Done            Release
-        followed  writes_unreleased  Passed(2) Passed(2)    Done            Passed(2)
-        followed  read_pos_0         Release   Release      Done            Release
-        followed  batch              NewRing   NewRing      Done            NewRing
-        followed  batch+in_batch     NewRing   Release      Done            Release
-        followed  last+in_batch      NewRing   NewRing      Done            NewRing
-        followed  behind             NewRing   NewRing      Done            NewRing
-        followed  behind+next        Release   Release      Done            Release
-        followed  behind+tail        Release   Release      Done            Release
     ";
     for row in table.trim().lines() {
         let columns: Vec<_> = row.split_whitespace().collect();
@@ -128,7 +118,6 @@ fn signs_of_a_restart_give_the_verdicts_of_the_table() {
         let checkpoint = Checkpoint {
             from: if columns[0] == "from_0" { 0 } else { 4 },
             end: 10,
-            followed: columns[0] == "followed",
             released: columns[0] == "released",
             ..Checkpoint::default()
         };
@@ -139,7 +128,6 @@ fn signs_of_a_restart_give_the_verdicts_of_the_table() {
                 is_read_pos_0: has("read_pos_0"),
                 past_end: 2,
                 is_end_pending: !has("writes_unreleased"),
-                is_write_pos_in_batch: has("in_batch"),
                 write_pos: u64::from(has("ahead")).cmp(&u64::from(has("behind"))),
                 is_restarting: has("restarting"),
                 is_unchanged: has("time"),
@@ -308,26 +296,6 @@ fn producer_that_goes_round_during_the_capture_is_the_same() {
 }
 
 #[test]
-fn followed_ring_with_a_restarted_producer_is_a_new_ring() {
-    let mut fixture = RingFixture::new(4, 10);
-    fixture.checkpoint.followed = true;
-    let (same, touched) = (fixture.checkpoint.ring, fixture.touched());
-    // The slots from 10 on are unchanged, although a running producer would have written them first.
-    assert_eq!(fixture.verdict(touched, 0, 3), Verdict::NewRing);
-    assert_eq!(fixture.verdict(touched, 4, 12), Verdict::Release);
-    // The other reader has released the batch, so that the producer may be anywhere.
-    assert_eq!(fixture.verdict(same, 4, 5), Verdict::Passed(10));
-    let mut fixture = fixture.with_next_written();
-    assert_eq!(
-        fixture.verdict(touched, 4, 3),
-        Verdict::Release,
-        "it went round"
-    );
-    fixture.write_value(5, 1);
-    assert_eq!(fixture.verdict(touched, 7, 12), Verdict::NewRing);
-}
-
-#[test]
 fn released_slots_may_be_written_again() {
     let mut fixture = RingFixture::new(4, 10);
     fixture.checkpoint.released = true;
@@ -335,21 +303,6 @@ fn released_slots_may_be_written_again() {
         fixture.verdict(fixture.checkpoint.ring, 5, 6),
         Verdict::Passed(11)
     );
-}
-
-#[test]
-fn batch_is_in_flight_unless_released_or_followed() {
-    let in_flight = |followed, released| {
-        let checkpoint = Checkpoint {
-            followed,
-            released,
-            ..Checkpoint::default()
-        };
-        checkpoint.is_in_flight()
-    };
-    assert!(in_flight(false, false));
-    assert!(!in_flight(false, true));
-    assert!(!in_flight(true, false));
 }
 
 #[test]

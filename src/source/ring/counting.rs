@@ -7,6 +7,7 @@
 //! calls it, and `recovery` finds out what became of a batch after a kill or a failed release.
 
 use super::super::TrackedFile;
+use super::recovery::empty_checkpoint;
 use super::{Mode, RingReader, lock};
 use crate::error::RingFault;
 use crate::event::Events;
@@ -34,13 +35,47 @@ impl RingReader {
         context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
         let now = context.now.instant;
-        if self.next_try.is_some_and(|next| now >= next) {
+        // An answer has all events. The process with the lock may be the pmdanixl before this one, which has just ended.
+        let is_wanted = context.shared.is_for_answer && self.mode == Mode::Locked;
+        if self.next_try.is_some_and(|next| is_wanted || now >= next) {
+            let before = self.mode;
             (self.mode, self.next_try) = lock(self.ring.file(), now);
+            if before != Mode::Drain && self.mode == Mode::Drain {
+                self.begin(context)?;
+            }
         }
         match self.mode {
             Mode::Drain => self.consume(file, context),
-            Mode::Locked | Mode::Observe(_) => self.follow(file, context),
+            Mode::Locked | Mode::Observe(_) => self.look(context),
         }
+    }
+
+    /// Begins to drain a ring that was not drained before. If nothing of it was ever counted, its first event is the one that is pending.
+    fn begin(&mut self, context: &mut DrainContext) -> Result<(), RingFault> {
+        let counted = context.entry.checkpoint.map(|last| last.ring.id);
+        if counted != Some(self.checkpoint.ring.id) {
+            if counted.is_some() {
+                context.add_start();
+            }
+            self.checkpoint = empty_checkpoint(&self.ring, self.identity()?)?;
+            context.commit(self.checkpoint);
+        }
+        Ok(())
+    }
+
+    /// Looks at a ring that is not drained here. Returns true if its agent has written to it.
+    fn look(&mut self, context: &mut DrainContext) -> Result<bool, RingFault> {
+        self.has_more = false;
+        let (_, before) = self.positions;
+        self.positions = self.ring.positions()?;
+        let is_written = self.positions.1 != before;
+        if is_written {
+            self.identity()?;
+            let now = context.now.stamp;
+            (context.entry.last_event, context.entry.last_seen) = (now, now);
+            context.write_entry();
+        }
+        Ok(is_written)
     }
 
     /// Counts a batch of the pending events. Returns true if none is left.
@@ -90,7 +125,7 @@ impl RingReader {
             return Ok(progress);
         }
         let progress = self.read(&mut context.shared.events, context.shared.is_for_answer)?;
-        self.apply(self.pending, self.pending, file, context);
+        self.apply(file, context);
         context.commit(self.checkpoint);
         if self.release(file, context)? {
             self.note_released(context);
@@ -118,23 +153,23 @@ impl RingReader {
                 return Ok(Some(Progress::Some));
             }
         }
-        self.pending = self.ring.between(read_pos, write_pos);
+        self.positions = (read_pos, write_pos);
         let nothing = if needs_recovery {
             Progress::Some
         } else {
             Progress::Nothing
         };
-        Ok((self.pending == 0).then_some(nothing))
+        Ok((self.pending() == 0).then_some(nothing))
     }
 
     /// Reads a batch of the pending events, by loads only, and makes it the checkpoint.
     fn read(&mut self, events: &mut Events, is_for_answer: bool) -> Result<Progress, RingFault> {
         // The identity is read before the slots: a restart of the producer from here on changes it.
         let identity = self.identity()?;
-        self.check_allocated(self.pending)?;
+        self.check_allocated(self.pending())?;
         // Not more than was checked: later events may lie in a hole of a sparse file.
-        let limit = self.pending.min(BATCH);
-        self.has_more = self.pending > limit;
+        let limit = self.pending().min(BATCH);
+        self.has_more = self.pending() > limit;
         // No batch ends at slot 0, since a release to 0 looks like a restart of the producer. The last slot of the ring begins the next
         // batch: in the next drain if the ring is half full, when more events follow; else now, as a batch of its own. An answer has to
         // include all events, so that the slot does not wait if the file would show a restart.
@@ -156,8 +191,8 @@ impl RingReader {
         {
             return Err(RingFault::Restarted);
         }
-        self.checkpoint = Checkpoint::of(&batch, identity, false);
-        let is_busy = self.pending >= self.ring.capacity() / 2;
+        self.checkpoint = Checkpoint::of(&batch, identity);
+        let is_busy = self.pending() >= self.ring.capacity() / 2;
         let may_wait = is_busy && !(is_for_answer && is_unchanged);
         Ok(match is_shortened && !may_wait {
             true => Progress::AllButLastSlot,
@@ -165,16 +200,9 @@ impl RingReader {
         })
     }
 
-    /// Adds the events of the batch that was just read to the totals in memory. `unread` is the number of events that were
-    /// pending before the batch, and `pending` the number that is noted for the ring.
-    pub(super) fn apply(
-        &mut self,
-        unread: u64,
-        pending: u64,
-        file: &TrackedFile,
-        context: &mut DrainContext,
-    ) {
-        let (now, may_be_old) = (context.now, self.take_old_pending(unread, file, context));
+    /// Adds the events of the batch that was just read to the totals in memory.
+    fn apply(&mut self, file: &TrackedFile, context: &mut DrainContext) {
+        let (now, may_be_old) = (context.now, self.take_old_pending(file, context));
         let DrainContext {
             entry,
             windows,
@@ -191,7 +219,7 @@ impl RingReader {
         let gaps = self.gaps.remove_in(&self.checkpoint);
         let (stats, events) = (&mut entry.stats, &shared.events);
         stats.apply(events, gaps, &shared.config.bounds, now.seconds, windows);
-        entry.note_pending(pending, self.checkpoint.ring.capacity);
+        entry.note_pending(self.pending(), self.checkpoint.ring.capacity);
         // Also for an agent that had no file for a while: its process has started since.
         (entry.last_event, entry.last_seen) = (now.stamp, now.stamp);
         // Host totals are not in the state file: the next daemon adds them up from the entries.
@@ -234,18 +262,16 @@ impl RingReader {
 
     /// Takes the batch off the events that were pending when the ring was attached. Returns true if there were such events, and the file
     /// was made or re-initialised more than a minute ago. The ring does not show when such events were written, so they do not count in the percentiles of the
-    /// last minute. `unread` is the number of pending events.
-    fn take_old_pending(
-        &mut self,
-        unread: u64,
-        file: &TrackedFile,
-        context: &DrainContext,
-    ) -> bool {
-        let len = self.ring.between(self.checkpoint.from, self.checkpoint.end);
+    /// last minute.
+    fn take_old_pending(&mut self, file: &TrackedFile, context: &DrainContext) -> bool {
+        let (len, pending) = (
+            self.ring.between(self.checkpoint.from, self.checkpoint.end),
+            self.pending(),
+        );
         let old_pending = self.old_pending.get_or_insert_with(|| {
             let changed = u64::try_from(file.facts.changed.0).unwrap_or(0);
             match context.now.seconds.saturating_sub(changed) > window::LENGTH.as_secs() {
-                true => unread,
+                true => pending,
                 false => 0,
             }
         });

@@ -5,7 +5,7 @@
 //! `Checkpoint::decide` in `src/ring/checkpoint.rs` decides what became of the batch. Begin with `RingReader::recover`.
 
 use super::super::TrackedFile;
-use super::{Mode, RingReader};
+use super::RingReader;
 use crate::error::RingFault;
 use crate::log;
 use crate::ring::Ring;
@@ -13,14 +13,12 @@ use crate::ring::checkpoint::{Checkpoint, RingIdentity, Verdict};
 use crate::source::context::DrainContext;
 
 impl RingReader {
-    /// Finds out what became of the last counted batch, and goes on from there. In a ring that is followed now nothing is
-    /// released: from here on another process releases the slots of the batch.
+    /// Finds out what became of the last counted batch, and goes on from there.
     pub(super) fn recover(
         &mut self,
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<(), RingFault> {
-        let may_release = self.mode == Mode::Drain;
         // A restart sets `read_pos` to 0 as well, so a release from 0 may have succeeded on the new ring. The verdict after it finds
         // that out. A batch that is to be released from 0 without beginning there takes one verdict more.
         for _ in 0..3 {
@@ -28,11 +26,11 @@ impl RingReader {
             self.act_on_verdict(file, context).inspect_err(|&fault| {
                 // The producer is in the midst of a restart. Whatever the new ring will be, it begins at 0.
                 let is_from_0 = batch.from == 0 && !batch.released;
-                if may_release && is_from_0 && fault != RingFault::StatFailed {
+                if is_from_0 && fault != RingFault::StatFailed {
                     let _ = self.ring.release(batch.end, 0);
                 }
             })?;
-            if !may_release || self.checkpoint.released {
+            if self.checkpoint.released {
                 break;
             }
         }
@@ -52,17 +50,17 @@ impl RingReader {
             self.checkpoint.evidence(positions, &identity, &ring)
         })?;
         let verdict = self.checkpoint.decide(&evidence);
-        let (end, may_release) = (self.checkpoint.end, self.mode == Mode::Drain);
+        let end = self.checkpoint.end;
         match verdict {
             Verdict::Passed(missed) => {
                 context.entry.add_foreign_reads(missed);
                 // The position is loaded again: the producer may have restarted since. What another reader took in between is not
                 // among the foreign reads.
-                let checkpoint = empty_checkpoint(&self.ring, None, identity, self.mode)?;
+                let checkpoint = empty_checkpoint(&self.ring, identity)?;
                 self.resume_from(checkpoint, context);
             }
-            Verdict::NewRing => self.resume_after_restart(None, identity, file, context)?,
-            Verdict::NewRingReleased if may_release => {
+            Verdict::NewRing => self.resume_after_restart(identity, file, context)?,
+            Verdict::NewRingReleased => {
                 if evidence.may_be_running() {
                     let (path, len) = (log::shown(&file.path), self.ring.between(end, 0));
                     tracing::warn!(
@@ -72,14 +70,8 @@ impl RingReader {
                 }
                 // If the swap fails, the producer has set `read_pos` to 0 itself.
                 let _ = self.ring.release(end, 0)?;
-                self.resume_after_restart(None, identity, file, context)?;
+                self.resume_after_restart(identity, file, context)?;
             }
-            // The new ring's events begin at 0, although the swap moved `read_pos`.
-            Verdict::NewRingReleased => {
-                self.resume_after_restart(Some(0), identity, file, context)?
-            }
-            // Counting here takes no events from the process that drains the ring, so there is nothing to release.
-            _ if !may_release => {}
             Verdict::Done => self.note_released(context),
             // Only of a batch that begins at 0 does the verdict after a release from 0 tell whether a new ring was released.
             Verdict::Release | Verdict::Overtaken(_)
@@ -107,10 +99,6 @@ impl RingReader {
                 }
             }
         }
-        if !may_release {
-            self.checkpoint.followed = true;
-            context.commit(self.checkpoint);
-        }
         Ok(())
     }
 
@@ -121,7 +109,6 @@ impl RingReader {
             from: 0,
             fingerprint: self.ring.read(|ring| ring.fingerprint(0, end))?,
             producer: self.ring.read(|ring| ring.producer_state())??,
-            followed: false,
             ..self.checkpoint
         })
     }
@@ -138,15 +125,14 @@ impl RingReader {
         context.shared.doubtful_batches += 1;
     }
 
-    /// Begins with a ring again after a producer restart, at a position or, if `pos` is `None`, at `read_pos`.
+    /// Begins with a ring again after a producer restart, at `read_pos`.
     pub(super) fn resume_after_restart(
         &mut self,
-        pos: Option<u64>,
         identity: RingIdentity,
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<(), RingFault> {
-        let checkpoint = empty_checkpoint(&self.ring, pos, identity, self.mode)?;
+        let checkpoint = empty_checkpoint(&self.ring, identity)?;
         context.entry.add_reset();
         context.add_start();
         file.liveness.producer_restarted();
@@ -162,15 +148,12 @@ impl RingReader {
     }
 }
 
-/// The checkpoint of a ring from which nothing was counted yet: an empty batch at `pos` or, if that is `None`, at `read_pos`.
+/// The checkpoint of a ring from which nothing was counted yet: an empty batch at `read_pos`.
 pub(super) fn empty_checkpoint(
     ring: &Ring,
-    pos: Option<u64>,
     identity: RingIdentity,
-    mode: Mode,
 ) -> Result<Checkpoint, RingFault> {
-    let (read_pos, _) = ring.positions()?;
-    let pos = pos.unwrap_or(read_pos);
+    let (pos, _) = ring.positions()?;
     let last = pos.wrapping_sub(1) & (ring.capacity() - 1);
     Ok(Checkpoint {
         producer: ring.read(|ring| ring.producer_state())??,
@@ -178,7 +161,6 @@ pub(super) fn empty_checkpoint(
         from: pos,
         end: pos,
         fingerprint: ring.read(|ring| ring.fingerprint(last, pos))?,
-        followed: mode != Mode::Drain,
         released: true,
     })
 }
@@ -189,8 +171,7 @@ pub(super) fn had_overflow(ring: &Ring, checkpoint: &Checkpoint) -> bool {
     let most_pending = ring.capacity() - 1;
     let current = ring.positions().ok().filter(|_| checkpoint.is_in_flight());
     let write_pos = current.map_or(checkpoint.producer.write_pos, |(_, write_pos)| write_pos);
-    !checkpoint.followed
-        && checkpoint.from != checkpoint.end
+    checkpoint.from != checkpoint.end
         && (ring.between(checkpoint.from, checkpoint.producer.write_pos) == most_pending
             || ring.between(checkpoint.from, write_pos) == most_pending)
 }
@@ -207,11 +188,6 @@ mod tests {
         assert!(had_overflow(&overflowed.ring, &overflowed.checkpoint));
         overflowed.checkpoint.released = true;
         assert!(had_overflow(&overflowed.ring, &overflowed.checkpoint));
-        overflowed.checkpoint.followed = true;
-        assert!(
-            !had_overflow(&overflowed.ring, &overflowed.checkpoint),
-            "another drains it"
-        );
         let mut empty = RingFixture::new(4, 3).checkpoint;
         (empty.from, empty.end, empty.producer.write_pos) = (4, 4, 3);
         assert!(
