@@ -146,16 +146,12 @@ impl Collector {
         self.shared.journal = journal;
         let (mut ids, now) = (HashSet::new(), Instant::now());
         let deadline = attach::label_deadline(&self.clock, now, self.observes());
-        // Of two agents with one id, the one that was last seen keeps it. An agent gets another name when all other names are known.
-        records.sort_by_cached_key(|(_, saved)| {
-            (
-                names::is_outdated(&saved.name),
-                saved.entry.lifecycle.is_dormant(),
-                Reverse(saved.entry.last_seen),
-            )
+        // Of two agents with one id or name, the one that was last seen keeps it.
+        records.sort_by_key(|(_, saved)| {
+            let entry = &saved.entry;
+            (entry.lifecycle.is_dormant(), Reverse(entry.last_seen))
         });
         for (record, mut saved) in records {
-            self.rename_outdated(record, &mut saved);
             saved.id = saved.id.filter(|&id| ids.insert(id));
             self.shared.host.add(&saved.entry.stats.totals);
             let is_known = self.agents.find(&saved.name).is_some();

@@ -84,8 +84,6 @@ pub struct Config {
     /// Layouts of rings that are read although no release of NIXL has them.
     #[serde(deserialize_with = "value::experimental_layouts")]
     pub experimental_layouts: Vec<Layout>,
-    /// Key of 0.1.0: ignored, with a warning.
-    pub containers: bool,
     /// Directory of the kubelet's logs of pods. Its entries have the names of pods.
     #[serde(deserialize_with = "value::path")]
     pub pod_logs: PathBuf,
@@ -112,7 +110,6 @@ impl Default for Config {
             transport: true,
             pod_logs: "/var/log/pods".into(),
             experimental_layouts: Vec::new(),
-            containers: false,
         }
     }
 }

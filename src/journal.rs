@@ -27,12 +27,11 @@ use crate::store::StoreId;
 use counted_stores::CountedStores;
 use nix::unistd::{Uid, geteuid};
 use record::{Entry, Name};
-use records::{HAS_STORES, Records};
+use records::Records;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// The state file of this daemon. The default has no file. Ids of records of a file that is gone have no effect.
@@ -249,11 +248,6 @@ impl Journal {
         self.write(record, |words| record::set_id(words, id));
     }
 
-    /// Replaces the instance name and the entry of an agent, and removes its instance id.
-    pub fn rename(&mut self, record: RecordId, instance: &str, entry: &Entry) {
-        self.write(Some(record), |words| record::rename(words, instance, entry));
-    }
-
     /// Reads the entry of an agent. `None` if it has no record, or a damaged one.
     #[must_use]
     pub fn entry(&self, record: Option<RecordId>) -> Option<Entry> {
@@ -315,17 +309,6 @@ impl Journal {
     #[must_use]
     pub fn stores_counted_until(&self, uid: u32) -> Option<u64> {
         self.counted_stores.until(uid)
-    }
-
-    /// True if all stores that were counted are known. False if an earlier version wrote the state file.
-    pub fn knows_counted_stores(&mut self) -> bool {
-        self.run(|records| records.head(|words| words[HAS_STORES].load(Relaxed) != 0))
-            .unwrap_or(true)
-    }
-
-    /// Notes that all stores that an earlier version had counted are known.
-    pub fn set_knows_counted_stores(&mut self) {
-        self.run(|records| records.head(|words| words[HAS_STORES].store(1, Relaxed)));
     }
 
     fn write_counted_stores(&mut self) {

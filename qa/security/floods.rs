@@ -293,7 +293,7 @@ fn disk_filled_by_another_user_loses_no_value() {
     let mut others = Vec::new();
     for number in 0..20 {
         others.push(ring(&home, VICTIM, &format!("other-{number:02}")));
-        pmcd.configure(&home, "containers = true");
+        pmcd.configure(&home, "retain = \"2h\"");
         assert!(victim.push(Kind::TxBytes, 1));
     }
     wait_for("all values are published", || {
@@ -307,7 +307,7 @@ fn disk_filled_by_another_user_loses_no_value() {
     );
     shell(&home, "rm ../disk/fill");
     // With space, the log and the state file are written again.
-    pmcd.configure(&home, "containers = true");
+    pmcd.configure(&home, "retain = \"2h\"");
     wait_for("the log grows", || {
         (pmcd.log().len() > log.len()).then_some(())
     });

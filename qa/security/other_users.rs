@@ -180,11 +180,11 @@ fn log_lines_of_one_user_leave_room_for_others() {
     });
     // Messages that only root can cause are not limited.
     for _ in 0..40 {
-        pmcd.configure(&home, "containers = true");
+        pmcd.configure(&home, "retain = \"2h\"");
     }
     let log = pmcd.log();
     let lines = |what: &str| log.lines().filter(|line| line.contains(what)).count();
-    let (about_files, own) = (lines(": rejected: "), lines("containers: ignored"));
+    let (about_files, own) = (lines(": rejected: "), lines("configuration read again"));
     // 60 lines of one minute, and 60 of the next.
     assert!((1..=2 * 60).contains(&about_files), "{about_files}\n{log}");
     assert!(lines("are not logged in this minute") >= 1, "{log}");

@@ -6,6 +6,5 @@ mod configurations;
 mod crash;
 mod faults;
 mod ids;
-mod renamed;
 mod state_file;
 mod store_kills;

@@ -10,9 +10,7 @@ use crate::support::kill::kill_process;
 use crate::support::kit::layers;
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, RingWriter};
-use crate::support::{
-    Home, PMDANIXL, Pmcd, TX_BYTES, agent_of, ends, needs_root, project, run, wait_for,
-};
+use crate::support::{Home, PMDANIXL, Pmcd, TX_BYTES, agent_of, ends, needs_root, run, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -99,47 +97,6 @@ fn state_that_cannot_be_used_is_written_over_and_said_once() {
         "{}",
         home.log()
     );
-}
-
-#[test]
-fn state_file_of_the_previous_version_is_used() {
-    // A file of format 3 with entries of 358 words, from a little-endian machine, left by a kill beside two live agents.
-    let home = home();
-    let [ours, theirs] = [
-        home.rings(),
-        "/tmp/nixl-qa.3zihziau/nixlbhHWjH/rings".into(),
-    ];
-    home.configure(&format!(
-        "[nixl]\nproc_facts = false\ntelemetry_dir = [{ours:?}, {theirs:?}]\n"
-    ));
-    let packed = fs::File::open(project("qa/golden/state-3-358.gz")).expect("checked in");
-    let unpacked = std::process::Command::new("gzip")
-        .arg("-dc")
-        .stdin(packed)
-        .output();
-    let mut bytes = unpacked.expect("gzip is there").stdout;
-    let boot = layers::boot_id().expect("of this boot");
-    bytes[16..32].copy_from_slice(&boot.map(u64::to_le_bytes).concat());
-    fs::create_dir_all(home.path("run/nixl")).expect("made");
-    fs::write(state(&home), &bytes).expect("written");
-    let shown = home.dbpmda(&format!(
-        "instance 39.0\n{FETCH}\nfetch nixl.memory.current\nfetch nixl.latency.xfer_time.buckets\n{PERSISTENT}"
-    ));
-    for line in [
-        "inst: 0 name: \"decode\"",
-        "inst: 1 name: \"prefill%201\"",
-        "[0 or ???] value 4096",
-        "[1 or ???] value 8192",
-        "[1 or ???] value 2147483648",
-        "state.persistent): numval: 1 valfmt: 0 vlist[]:\n   value 1",
-    ] {
-        assert!(shown.contains(line), "{line} in\n{shown}\n{}", home.log());
-    }
-    assert!(!home.log().contains("are not used"), "{}", home.log());
-    // The file now has the format of this version.
-    let now = fs::read(state(&home)).expect("there");
-    let format = |bytes: &[u8]| u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
-    assert!(format(&now) >= format(&bytes));
 }
 
 #[test]

@@ -142,25 +142,6 @@ fn store_from_the_near_future_counts_once() {
     core.assert_host_sent(11);
 }
 
-#[test]
-fn stores_ended_before_an_upgrade_are_taken_for_counted() {
-    let mut core = Core::new("");
-    let present = kv(&core, 1);
-    core.run(2);
-    core.kill_without_counted_stores();
-    core.send(&present, 10);
-    drop((present, kv(&core, 100)));
-    let _live = core.sender(&Who::named("live"), 1000);
-    core.start();
-    core.run(3);
-    core.assert_host_sent(1011);
-    core.kill();
-    drop(kv(&core, 10_000));
-    core.start();
-    core.run(3);
-    core.assert_host_sent(11_011);
-}
-
 /// A store of a user that ends at once.
 fn ended(core: &mut Core, uid: u32, name: &str, bytes: u64) {
     let store = core.store(&Who::named(name));
@@ -184,22 +165,6 @@ fn stores_beside_those_of_180_users_count_once() {
     core.restart();
     core.run(5);
     core.assert_host_sent(4360);
-}
-
-#[test]
-fn stores_ended_long_before_an_upgrade_stay_counted_with_a_longer_retain() {
-    let mut core = Core::new("retain = \"1min\"");
-    drop(kv(&core, 100));
-    core.run(2);
-    let _live = kv(&core, 1);
-    core.run(2);
-    core.kill_without_counted_stores();
-    core.advance(Duration::from_secs(120));
-    core.start();
-    core.run(5);
-    core.configure("retain = \"1h\"");
-    core.run(5);
-    core.assert_host_sent(101);
 }
 
 #[test]

@@ -5,7 +5,6 @@
 
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{self, BACKEND, StoreWriter, TX_BYTES, Who, XFER_TIME};
-use crate::support::kit::writer::Kind;
 
 /// The new store comes first in the directory listing when pmdanixl starts again.
 #[test]
@@ -422,30 +421,5 @@ fn agent_restarted_with_other_bounds_keeps_its_totals() {
         assert_eq!(transfers, if bounds == [7.0] && time == 20 { 2 } else { 1 });
         assert_eq!(core.value("performance.xfer_time_us", "a"), time);
         core.restart();
-    }
-}
-
-#[test]
-fn shared_record_of_an_earlier_version_counts_once() {
-    for kept in ["a", "a@1"] {
-        let gone = if kept == "a" { "a@1" } else { "a" };
-        let mut core = Core::new("");
-        let mut ring = core.ring("a");
-        assert!(ring.push(Kind::TxBytes, 1));
-        let store = core.sender(&Who::named("a").rank("1"), 10);
-        core.run(3);
-        core.assert_sent([("a", 1), ("a@1", 10)]);
-        core.kill_with_one_record(kept, gone);
-        ring.set_read_pos(0);
-        assert!(ring.push(Kind::TxBytes, 100));
-        core.start();
-        core.send(&store, 1000);
-        core.run(3);
-        let of_ring = if kept == "a" { 111 } else { 100 };
-        core.assert_host_sent(1111);
-        assert_eq!(core.sent()["a"], of_ring);
-        core.restart();
-        core.run(3);
-        core.assert_host_sent(1111);
     }
 }

@@ -93,10 +93,6 @@ impl Collector {
         if is_done {
             self.candidates.notices.end_scan();
         }
-        if is_done && !self.shared.in_first_scan {
-            // What has ended before this start is found, and counted or taken for counted.
-            self.shared.journal.set_knows_counted_stores();
-        }
         is_done
     }
 
@@ -153,10 +149,8 @@ impl Collector {
 
     fn attach_ring(&mut self, found: &Found, raw: &OsStr, candidate: RingCandidate, now: Instant) {
         let (header, layout) = (candidate.header, candidate.layout);
-        let before = match self.ring_agent(found, raw) {
-            Some((_, agent)) => agent.entry.checkpoint,
-            None => self.commit_of_store_agent(found),
-        };
+        let known = self.ring_agent(found, raw);
+        let before = known.and_then(|(_, agent)| agent.entry.checkpoint);
         let source = match Source::ring(candidate, found.path(), before.as_ref(), now) {
             Ok(source) => source,
             Err(rejection) => return self.reject(found, rejection),
@@ -172,6 +166,7 @@ impl Collector {
         };
         let checkpoint = ring.checkpoint;
         let is_drained = ring.mode == Mode::Drain;
+        agent.entry.is_counted |= is_drained;
         let was_counted = |last: Checkpoint| last.ring.is_same_file(&checkpoint.ring);
         // A ring that is not drained is not in the record, and counts as a start of its agent once.
         if !agent.entry.checkpoint.is_some_and(was_counted)
@@ -243,13 +238,6 @@ impl Collector {
         }
         self.shared.journal.commit(agent.record, &agent.entry);
         self.files_changed(key);
-    }
-
-    /// Returns the last batch of a ring in the record of an agent with stores. 0.1.0 kept one record for both.
-    fn commit_of_store_agent(&self, found: &Found) -> Option<Checkpoint> {
-        let same = self.agents.named(&found.name);
-        let mut checkpoints = same.filter_map(|(_, agent)| agent.entry.checkpoint);
-        checkpoints.find(|checkpoint| checkpoint.ring.id == found.facts.id)
     }
 
     /// Returns the name of the agent that a file belongs to: the file's, or the name before, if the daemon was killed while it

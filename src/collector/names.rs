@@ -9,8 +9,7 @@ use crate::agents::AgentKey;
 use crate::discovery::directory::Directory;
 use crate::discovery::name;
 use crate::discovery::scan::Found;
-use crate::journal::RecordId;
-use crate::journal::record::{Entry, Name, SavedAgent};
+use crate::journal::record::{Entry, Name};
 use crate::procfs::facts::kubelet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -30,39 +29,7 @@ pub(super) fn name_of(found: &Found, raw: &OsStr) -> Name {
     }
 }
 
-/// True if a saved agent has an instance name that a new agent would not get.
-pub(super) fn is_outdated(name: &Name) -> bool {
-    !name::is_name_of(&name.instance, name.raw.as_bytes())
-}
-
 impl Collector {
-    /// Gives a saved agent another instance name if its own is outdated. The agent loses its instance id and the base of its
-    /// histogram ids, since archives have them under the old name.
-    pub(super) fn rename_outdated(&mut self, record: RecordId, saved: &mut SavedAgent) {
-        let name = &saved.name;
-        if !is_outdated(name) {
-            return;
-        }
-        // The label stays, since the first scan, which finds it, comes later. The raw name may have ended with `@` and a text.
-        let (raw, label) = (name.raw.as_bytes(), name.instance.rsplit_once('@'));
-        let label = label.map(|(_, label)| label).filter(|label| {
-            let ending = format!("@{label}");
-            name::is_label(label) && !raw.ends_with(ending.as_bytes())
-        });
-        let new = name::instance_names(raw, &name.directory, label)
-            .skip(usize::from(label.is_some()))
-            .find(|name| !self.agents.has_instance(name))
-            .expect("candidates has no end");
-        // Also a state file without the next id keeps the ids from being assigned again.
-        let ids = [saved.id.take(), saved.entry.stats.bucket_base.take()];
-        let next = ids.into_iter().flatten().map(|id| id + 1).max();
-        if let Some(next) = next.filter(|&next| next > self.shared.journal.next_id()) {
-            self.shared.journal.set_next_id(next);
-        }
-        self.shared.journal.rename(record, &new, &saved.entry);
-        saved.name.instance = new;
-    }
-
     /// Returns the agent of the rings of this name, in the directory and of the owner of a file.
     pub(super) fn ring_agent(&self, found: &Found, raw: &OsStr) -> Option<(AgentKey, &Agent)> {
         self.agents.find(&name_of(found, raw))

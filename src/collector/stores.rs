@@ -13,7 +13,6 @@ use super::records::counted_store;
 use crate::agents::{Agent, AgentKey};
 use crate::discovery::scan::Found;
 use crate::error::Rejection;
-use crate::journal::CountedStore;
 use crate::log;
 use crate::procfs::agent_state::AgentState;
 use crate::procfs::process::Holder;
@@ -118,7 +117,7 @@ impl Collector {
         }
     }
 
-    /// Decides what is to be done with a store. Asks the kernel about processes. Changes no agent; may note the store as counted.
+    /// Decides what is to be done with a store. Asks the kernel about processes.
     fn judge_store(&mut self, store: &FoundStore, now: Instant) -> StoreVerdict {
         let same_name = self.agents.named(&store.description.agent);
         let same_name = same_name.filter(|(_, agent)| agent.has_stores());
@@ -132,7 +131,7 @@ impl Collector {
                 alike.push(key);
             }
         }
-        if store.has_exited() && self.note_if_over(store, now) {
+        if store.has_exited() && self.is_over(store, now) {
             return StoreVerdict::Over;
         }
         if self.shared.in_first_scan {
@@ -152,17 +151,8 @@ impl Collector {
             && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.shared.config.retain)
     }
 
-    /// True if nothing of a store without a process counts, which is not the present store of any agent. Without a table of counted stores,
-    /// notes it there.
-    fn note_if_over(&mut self, store: &FoundStore, now: Instant) -> bool {
-        // An earlier version left no table. What had ended before this version started is taken for counted.
-        if !self.shared.journal.knows_counted_stores() {
-            let (id, uid) = (store.id, store.found.facts.uid);
-            // The time in the store is untrusted.
-            let updated = store.values.updated.min(self.clock.at(now).stamp);
-            let counted = CountedStore::new(id, uid, updated);
-            self.shared.journal.add_counted_store(counted);
-        }
+    /// True if nothing of a store without a process counts, which is not the present store of any agent.
+    fn is_over(&self, store: &FoundStore, now: Instant) -> bool {
         self.is_counted(store) || !self.is_recent(store, now)
     }
 
@@ -218,21 +208,14 @@ impl Collector {
 
     /// Makes a store the present one of an agent. The one before is counted to its end.
     fn begin_store(&mut self, key: AgentKey, store: &FoundStore, now: Instant) {
-        let reading = if self.is_counted(store) {
-            // What it has now is counted. With another update time, the next drain takes the values that are not counts.
-            let values = StoreValues {
+        // What a counted store has now is counted. With another update time, the next drain takes the values that are not counts.
+        let reading = self.is_counted(store).then(|| StoreReading {
+            id: store.id,
+            values: StoreValues {
                 updated: 0,
                 ..store.values.clone()
-            };
-            Some(StoreReading {
-                id: store.id,
-                values,
-            })
-        } else {
-            // 0.1.0 kept one record for a ring and the stores of its name: what that record has of this store is counted.
-            let mut same_name = self.agents.named(&store.description.agent);
-            same_name.find_map(|(_, agent)| agent.store_reading(store.id).cloned())
-        };
+            },
+        });
         let now = self.clock.at(now);
         let Some(agent) = self.agents.get_mut(key) else {
             return;
@@ -247,6 +230,7 @@ impl Collector {
         if let Some(before) = counted_store(&agent.entry, agent.name.owner) {
             self.shared.journal.add_counted_store(before);
         }
+        agent.entry.is_counted = true;
         agent.started(now.stamp, &mut self.shared.journal);
         agent.entry.last_event = store.values.updated.min(now.stamp);
         agent.entry.store = Some(reading.unwrap_or_else(|| StoreReading::none(store.id)));

@@ -45,13 +45,6 @@ pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
         line: 1,
         message: "the file has no section [nixl]; write [nixl] above the keys".into(),
     })?;
-    if loaded.config.containers {
-        loaded.warnings.push(format!(
-            "{}: containers: ignored: directories inside containers are not read any more; share the telemetry directory with \
-             the host (a volume, docker run --ipc=host, hostPath) and name it in telemetry_dir",
-            path.display()
-        ));
-    }
     if loaded.config.telemetry_dir.is_empty() && loaded.config.multiproc_dir.is_empty() {
         let message = "an empty list finds no agent unless multiproc_dir names a directory; name at least one";
         let at = text.find("telemetry_dir").unwrap_or(0);
@@ -102,12 +95,11 @@ fn remedy_without_quotes(key: &str, value: &str) -> String {
     }
 }
 
-/// Returns an error message of serde in the words of nixl.conf(5), without a key of 0.1.0.
+/// Returns an error message of serde in the words of nixl.conf(5).
 fn in_words_of_the_page(message: &str) -> String {
     [
         ("expected a boolean", "write true or false, without quotes"),
         ("unknown field", "unknown key"),
-        ("`containers`, ", ""),
         (", expected one of", "; the keys are"),
         (
             ", expected `nixl`",

@@ -45,23 +45,6 @@ fn shipped_file_gives_the_defaults_and_valid_examples() {
 }
 
 #[test]
-fn removed_key_is_accepted_with_a_warning() {
-    let read = |text: &str| parse(Path::new("nixl.conf"), text).expect("a good configuration");
-    let loaded = read("[nixl]\nretain = \"1min\"\ncontainers = true\n");
-    assert_eq!(loaded.config.retain, Duration::from_secs(60));
-    let [warning] = &loaded.warnings[..] else {
-        panic!("{:?}", loaded.warnings);
-    };
-    assert!(
-        warning.starts_with(
-            "nixl.conf: containers: ignored: directories inside containers are not read"
-        ),
-        "{warning}"
-    );
-    assert!(read("[nixl]\ncontainers = false\n").warnings.is_empty());
-}
-
-#[test]
 fn every_key_is_read() {
     let config = ok(
         "[nixl]\nuser = \"root\"\ntelemetry_dir = \"/dev/shm/nixl\"\nmultiproc_dir = [\"/mp\"]\ndrain_interval = \"20ms\"\n\
@@ -194,8 +177,8 @@ fn errors_name_file_line_key_and_remedy() {
             "nixl.conf:2: telemetry_dir = []: an empty list finds no agent unless",
         ),
         (
-            "[nixl]\ncontainers = \"yes\"\n",
-            "nixl.conf:2: containers = \"yes\": invalid type: string \"yes\", write true or false, without quotes",
+            "[nixl]\nproc_facts = \"yes\"\n",
+            "nixl.conf:2: proc_facts = \"yes\": invalid type: string \"yes\", write true or false, without quotes",
         ),
         (
             "[nixl]\nexperimental_layouts = [\"v6\"]\n",
@@ -338,13 +321,12 @@ fn unquoted_value_is_an_error_with_what_the_key_accepts() {
 }
 
 #[test]
-fn error_about_an_unknown_key_lists_no_removed_key() {
+fn error_about_an_unknown_key_lists_the_keys() {
     let message = err("[nixl]\nretane = 5\n");
     assert!(
         message.contains("`transport`, `experimental_layouts`, `pod_logs`"),
         "{message}"
     );
-    assert!(!message.contains("containers"), "{message}");
 }
 
 #[test]

@@ -59,21 +59,6 @@ fn escaped(raw: &[u8], is_plain: impl Fn(u8) -> bool) -> String {
     text
 }
 
-/// True if [`instance_names`] has this name for the agent in some directory. Versions up to 0.1.0 escaped fewer characters.
-#[must_use]
-pub fn is_name_of(name: &str, raw: &[u8]) -> bool {
-    let Some(rest) = name.strip_prefix(&instance_name(raw)) else {
-        return false;
-    };
-    rest.is_empty() || rest.strip_prefix('@').is_some_and(is_label)
-}
-
-/// True if the text can be what follows `@` in an instance name.
-#[must_use]
-pub fn is_label(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| is_plain(byte) || byte == b'%')
-}
-
 /// True if PCP reads the name as one instance name. All results of [`instance_name`] are such names, of all versions.
 #[must_use]
 pub fn is_instance_name(name: &str) -> bool {
@@ -184,28 +169,11 @@ mod tests {
         }
 
         #[test]
-        fn instance_names_are_short_and_recognised(raw in any_raw(), label in "[a-z0-9_.-]{1,64}") {
+        fn instance_names_are_short_and_one_word(raw in any_raw(), label in "[a-z0-9_.-]{1,64}") {
             for name in instance_names(&raw, Path::new("/var/tmp"), Some(&label)).take(5) {
                 prop_assert!(name.len() <= MAX_LEN + 65 && is_instance_name(&name));
-                prop_assert!(is_name_of(&name, &raw), "{}", name);
             }
         }
-    }
-
-    #[test]
-    fn name_of_another_escape_or_agent_is_not_recognised() {
-        for (name, raw) in [
-            ("a;id;#", "a;id;#"),
-            ("a@b", "a@b"),
-            ("a@b;c", "a"),
-            ("a@", "a"),
-            ("ab", "a"),
-            ("", "a"),
-            ("größe", "größe"),
-        ] {
-            assert!(!is_name_of(name, raw.as_bytes()), "{name} of {raw}");
-        }
-        assert!(is_name_of("a@b", b"a"));
     }
 
     #[test]

@@ -207,8 +207,7 @@ fn write_entry(words: &[AtomicU64], counted: Option<CountedStore>) {
 mod tests {
     use super::*;
     use crate::journal::Journal;
-    use crate::journal::tests::{file, filled, start};
-    use std::os::unix::fs::FileExt;
+    use crate::journal::tests::{filled, start};
 
     /// A store of a user that was last updated at the time `number`.
     fn store(uid: u32, number: u64) -> CountedStore {
@@ -294,9 +293,8 @@ mod tests {
         std::fs::remove_file(&path).expect("there");
         assert!(journal.check());
         drop(journal);
-        let (mut journal, _) = start(&path);
+        let (journal, _) = start(&path);
         assert!(journal.is_counted_store(store(1, 5).id));
-        assert!(journal.knows_counted_stores());
     }
 
     #[test]
@@ -304,7 +302,6 @@ mod tests {
         let mut journal = Journal::default();
         journal.add_counted_store(store(1, 5));
         assert!(journal.is_counted_store(store(1, 5).id));
-        assert!(journal.knows_counted_stores());
     }
 
     #[test]
@@ -322,17 +319,5 @@ mod tests {
         assert_eq!(read_entry(&words), counted(0, 8));
         words[OWNER].store(u64::MAX, Relaxed);
         assert_eq!(read_entry(&words), None, "no process writes this");
-    }
-
-    #[test]
-    fn file_of_an_earlier_version_has_no_table() {
-        let (_dir, path) = filled(1);
-        let put = file(&path).write_all_at(&[0; 8], 8 * 4);
-        put.expect("written");
-        for knows in [false, true] {
-            let (mut journal, _) = start(&path);
-            assert_eq!(journal.knows_counted_stores(), knows);
-            journal.set_knows_counted_stores();
-        }
     }
 }

@@ -37,13 +37,12 @@ const GENERATION: usize = 8;
 const ENTRIES: [usize; 2] = [16, 48];
 /// Behind the sums: the number of the record that is being freed plus one, or 0.
 const FREED: usize = Totals::WORDS;
-/// Behind that: the overflows, which an earlier version did not have.
+/// Behind that: the overflows.
 const OVERFLOWS: usize = FREED + 1;
 /// The next instance id.
 const NEXT_ID: usize = 80;
 /// When the configuration was last read: nanoseconds since the epoch.
 const CONFIG_READ: usize = 81;
-// Words 82 and 83 were times of stores before 0.2.0. They must not be used again.
 const _: () = assert!(ENTRIES[0] + OVERFLOWS < ENTRIES[1] && ENTRIES[1] + OVERFLOWS < NEXT_ID);
 
 /// A number above all instance ids that were given. 0 if none was written, or if it cannot be right.

@@ -2,8 +2,8 @@
 
 //! One agent's record in the state file: its words and their meaning.
 //!
-//! The names of an agent are written before the record counts as used. Only [`rename`] changes one later. What changes else is in two
-//! entries, and a generation names the valid one. To change it, the other entry is written, then the generation is raised. A kill at any
+//! The names of an agent are written before the record counts as used, and stay. What changes is in two entries,
+//! and a generation names the valid one. To change it, the other entry is written, then the generation is raised. A kill at any
 //! instruction leaves either the old entry or the new one valid, never a mixture.
 //!
 //! No process reads a record while another process writes it. The next daemon reads what this one had stored when it was killed.
@@ -15,7 +15,6 @@
 
 use crate::discovery::name::is_instance_name;
 use crate::procfs::facts::Facts;
-use crate::stats::bucket_bounds::BucketBounds;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -40,21 +39,15 @@ const LENGTHS: usize = 3;
 const RELEASED_GENERATION: usize = 4;
 /// Length in bytes of the text at [`FACTS`].
 const FACTS_LENGTH: usize = 5;
-/// Uid of the owner of the agent's files, plus one. Versions before 0.1.0 left 0 there, which is read as root.
+/// Uid of the owner of the agent's files.
 const OWNER: usize = 6;
 const TEXTS: [(usize, usize); 4] = [(8, 32), (40, 40), (80, 128), (208, 32)];
 const ENTRIES: [usize; 2] = [256, 256 + ENTRY_SPACE];
 const ENTRY_SPACE: usize = 448;
 /// Labels and process facts of the agent, as JSON.
 const FACTS: usize = ENTRIES[1] + ENTRY_SPACE;
-/// Buckets that 0.1.0 had numbered: their number, and the bounds of each. These words must not be used again.
-const NUMBERED: usize = RECORD_WORDS - (1 + 2 * MAX_NUMBERED);
-const MAX_NUMBERED: usize = 64;
-/// Marks the number of numbered buckets in 0.1.0, and below, a bound of a bucket that was removed.
-const NUMBERED_MARK: u64 = 0x536c_6f74_7300;
-const REMOVED_BOUND: u64 = 1 << 63;
-const FACTS_SPACE: usize = NUMBERED - FACTS;
-const _: () = assert!(ENTRY_WORDS <= ENTRY_SPACE && FACTS + 250 <= NUMBERED);
+const FACTS_SPACE: usize = RECORD_WORDS - FACTS;
+const _: () = assert!(ENTRY_WORDS <= ENTRY_SPACE && 250 <= FACTS_SPACE);
 
 /// Highest instance id of an agent. Ids of its histograms begin at 64 times this id, and ids in PCP have 31 bits.
 pub const HIGHEST_ID: u32 = (1 << 25) - 1;
@@ -69,7 +62,7 @@ const NO_ID: u64 = u64::MAX;
 pub struct Name {
     /// The raw name, which is the name of its file.
     pub raw: OsString,
-    /// Its name in the instance domain. Empty in a record if [`rename`] was interrupted.
+    /// Its name in the instance domain.
     pub instance: String,
     /// The directory in which its files are found.
     pub directory: PathBuf,
@@ -118,14 +111,13 @@ pub fn create(words: &[AtomicU64], name: &Name, entry: &Entry) {
     words[INSTANCE_ID].store(NO_ID, Relaxed);
     words[RELEASED_GENERATION].store(NOT_RELEASED, Relaxed);
     words[FACTS_LENGTH].store(0, Relaxed);
-    words[NUMBERED].store(0, Relaxed);
     let mut lengths = 0;
     for (number, (text, (start, _))) in texts(name).iter().zip(TEXTS).enumerate() {
         lengths |= (text.len() as u64) << (16 * number);
         put_text(&words[start..], text);
     }
     words[LENGTHS].store(lengths, Relaxed);
-    words[OWNER].store(u64::from(name.owner) + 1, Relaxed);
+    words[OWNER].store(u64::from(name.owner), Relaxed);
     put(&words[ENTRIES[0]..], entry);
     words[USED].store(1, Release);
 }
@@ -162,19 +154,6 @@ pub fn free(words: &[AtomicU64]) {
 /// Writes the instance id.
 pub fn set_id(words: &[AtomicU64], id: u32) {
     words[INSTANCE_ID].store(u64::from(id), Relaxed);
-}
-
-/// Replaces the instance name and the entry, and removes the instance id. A kill in between leaves the record without instance name,
-/// and either entry.
-pub fn rename(words: &[AtomicU64], instance: &str, entry: &Entry) {
-    let others = words[LENGTHS].load(Relaxed) & !(0xffff << 16);
-    words[LENGTHS].store(others, Release);
-    // A release store does not hold back stores that come after it.
-    compiler_fence(Release);
-    words[INSTANCE_ID].store(NO_ID, Relaxed);
-    replace(words, entry);
-    put_text(&words[TEXTS[1].0..], instance.as_bytes());
-    words[LENGTHS].store(others | (instance.len() as u64) << 16, Release);
 }
 
 /// Index of the first word of the entry that a generation names.
@@ -237,34 +216,19 @@ impl RawRecord {
         (!text.contains(&0)).then_some(text)
     }
 
-    /// True if 0.1.0 wrote the record, and the bounds of its times were changed once, so that its buckets are not numbered from 0
-    /// on.
-    fn is_renumbered(&self, bounds: &BucketBounds) -> bool {
-        let count = self.0[NUMBERED] ^ NUMBERED_MARK;
-        // A version before 0.1.0 had facts there.
-        let count = usize::try_from(count).ok();
-        let Some(count) = count.filter(|count| (1..=MAX_NUMBERED).contains(count)) else {
-            return false;
-        };
-        let mut numbered = self.0[NUMBERED + 1..][..2 * count].iter();
-        count != bounds.bucket_count() || numbered.any(|bound| bound & REMOVED_BOUND != 0)
-    }
-
     /// The names of the agent.
     fn names(&self) -> Result<Name, Damaged> {
         let text = |number| self.name(number).ok_or(Damaged);
         let utf8 = |number| String::from_utf8(text(number)?).map_err(|_| Damaged);
-        let owner = self.0[OWNER].saturating_sub(1);
         let name = Name {
             raw: OsString::from_vec(text(0)?),
             instance: utf8(1)?,
             directory: OsString::from_vec(text(2)?).into(),
             part: utf8(3)?,
-            owner: u32::try_from(owner).map_err(|_| Damaged)?,
+            owner: u32::try_from(self.0[OWNER]).map_err(|_| Damaged)?,
         };
         let is_empty = name.raw.is_empty() || name.directory.as_os_str().is_empty();
-        let is_valid = name.instance.is_empty() || is_instance_name(&name.instance);
-        match !is_empty && is_valid {
+        match !is_empty && is_instance_name(&name.instance) {
             true => Ok(name),
             false => Err(Damaged),
         }
@@ -279,9 +243,6 @@ impl RawRecord {
         let words = &self.0[entry_of(generation)..];
         let words = words.first_chunk().ok_or(Damaged)?;
         let mut entry = entry::from_words(words);
-        if entry::is_without_base(words) && !self.is_renumbered(entry.stats.bucket_bounds()) {
-            entry.stats.bucket_base = id;
-        }
         if let Some(checkpoint) = &mut entry.checkpoint {
             // The positions are written to the ring when the slots are released, so they must lie within it.
             let capacity = checkpoint.ring.capacity;
@@ -296,7 +257,7 @@ impl RawRecord {
             }
             checkpoint.released |= self.0[RELEASED_GENERATION] == generation;
         }
-        let facts = self.text(FACTS..NUMBERED, self.0[FACTS_LENGTH]);
+        let facts = self.text(FACTS..RECORD_WORDS, self.0[FACTS_LENGTH]);
         Ok(SavedAgent {
             name: self.names()?,
             id,

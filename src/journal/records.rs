@@ -14,7 +14,6 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of the header, and of each record: three pages.
 pub(super) const RECORD_LEN: u64 = 8 * RECORD_WORDS as u64;
@@ -22,15 +21,9 @@ pub(super) const RECORD_LEN: u64 = 8 * RECORD_WORDS as u64;
 pub(super) const CHUNK: usize = 64;
 /// First word of the file.
 const MAGIC: u64 = u64::from_le_bytes(*b"NIXLPMDA");
-/// Index of the word in the header that has [`FORMAT`].
-const FORMAT_INDEX: usize = 1;
-/// Index of the word in the header that is 1 if the file has a complete table of counted stores. Earlier versions left 0 there.
-pub(super) const HAS_STORES: usize = 4;
-/// Version of the format, and the lengths that it depends on. A later version may have longer entries: words are added at the
-/// end, where older files have zeros, and no word is moved.
-pub(super) const FORMAT: u64 = format(record::ENTRY_WORDS as u64);
-/// Words of an entry in the first version of this format.
-pub(super) const FIRST_ENTRY_WORDS: u64 = 358;
+/// Version of the format, and the lengths that it depends on. A file of another format is not read: it would not outlive the boot anyway.
+pub(super) const FORMAT: u64 =
+    (4 << 32) | ((RECORD_WORDS as u64) << 16) | record::ENTRY_WORDS as u64;
 /// Longest file that is accepted: 16 times what the largest `max_agents` needs.
 const MAX_LEN: u64 = 1 << 33;
 
@@ -75,7 +68,7 @@ impl Records {
         if len == 0 || rejection.is_some() {
             file.set_len(0)?;
             allocate(&file, RECORD_LEN)?;
-            let header = [MAGIC, FORMAT, boot[0], boot[1], 1].map(u64::to_ne_bytes);
+            let header = [MAGIC, FORMAT, boot[0], boot[1]].map(u64::to_ne_bytes);
             file.write_all_at(header.as_flattened(), 0)?;
         }
         let len = file.metadata()?.len();
@@ -104,8 +97,6 @@ impl Records {
                 "damaged records: {damaged}; their agents begin at zero"
             ));
         }
-        // From here on entries have words of this version, which an earlier version does not know.
-        records.head(|words| words[FORMAT_INDEX].store(FORMAT, Relaxed))?;
         let _ = records.shrink();
         let found = StateContents {
             records: found,
@@ -226,15 +217,6 @@ impl Records {
     }
 }
 
-pub(super) const fn format(entry_words: u64) -> u64 {
-    (3 << 32) | ((RECORD_WORDS as u64) << 16) | entry_words
-}
-
-/// True if this version, which writes `own`, or an earlier one wrote a file of this format.
-pub(super) fn is_readable(written: u64, own: u64) -> bool {
-    (format(FIRST_ENTRY_WORDS)..=own).contains(&written)
-}
-
 /// Bytes of a file with this number of chunks.
 pub(super) fn offset(chunks: usize) -> u64 {
     (1 + (chunks * CHUNK) as u64) * RECORD_LEN
@@ -260,7 +242,7 @@ fn unusable(file: &File, len: u64, boot: [u64; 2]) -> io::Result<Option<String>>
     }
     let why = match read_header(file)? {
         [magic, ..] if magic != MAGIC => "it does not begin like a state file",
-        [_, written, ..] if !is_readable(written, FORMAT) => "another version wrote it",
+        [_, written, ..] if written != FORMAT => "another version wrote it",
         [_, _, at_boot @ ..] if at_boot != boot => "it is from before the last boot",
         _ => return Ok(None),
     };

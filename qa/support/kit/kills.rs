@@ -6,8 +6,6 @@ use super::Core;
 use pmdanixl::journal::ExpiredTotals;
 use pmdanixl::journal::record::SavedAgent;
 use pmdanixl::ring::checkpoint::Checkpoint;
-use std::fs;
-use std::os::unix::fs::FileExt;
 
 impl Core {
     /// Kills the daemon.
@@ -26,39 +24,6 @@ impl Core {
         let checkpoint = *checkpoint;
         journal.commit(Some(record), &saved.entry);
         checkpoint
-    }
-
-    /// Kills the daemon, and makes its state file one without the table of counted stores, as an earlier version leaves it.
-    pub fn kill_without_counted_stores(&mut self) {
-        self.kill();
-        let state = fs::File::options().write(true).open(&self.home.state);
-        let state = state.expect("ours");
-        // Word of the header with the flag (src/journal/records.rs), and the table (src/journal/counted_stores.rs).
-        for (word, words) in [(4, 1), (95, 1 + 8 * 180)] {
-            let written = state.write_all_at(&vec![0; 8 * words], 8 * word);
-            written.expect("ours");
-        }
-    }
-
-    /// Kills the daemon before the release of its last batch, and merges two records as 0.1.0 did when an agent changed between
-    /// ring and store: `kept` gets the totals of both.
-    pub fn kill_with_one_record(&mut self, kept: &str, gone: &str) {
-        self.kill();
-        let (mut journal, found) = self.journal();
-        let of = |name: &str| {
-            let mut records = found.records.iter();
-            let record = records.find(|(_, saved)| saved.name.instance == name);
-            record.expect("an agent of that name").clone()
-        };
-        let ((kept, mut saved), (gone, other)) = (of(kept), of(gone));
-        saved.entry.stats.totals.add(&other.entry.stats.totals);
-        saved.entry.store = saved.entry.store.or(other.entry.store);
-        saved.entry.checkpoint = saved.entry.checkpoint.or(other.entry.checkpoint);
-        if let Some(checkpoint) = &mut saved.entry.checkpoint {
-            checkpoint.released = false;
-        }
-        journal.commit(Some(kept), &saved.entry);
-        journal.expire(Some(gone), &Default::default());
     }
 
     /// Kills the daemon, and reads the agents and the sums of expired agents in its state file.

@@ -8,7 +8,6 @@ use pmdanixl::procfs::process_dir::ProcessDir;
 
 pub use pmdanixl::discovery::name::is_instance_name;
 pub use pmdanixl::event::MAX_VALUE;
-pub use pmdanixl::journal::boot_id;
 pub use pmdanixl::ring::BATCH;
 #[allow(unused_imports)] // qa/other_user uses all
 pub use pmdanixl::shm::{Lease, LeaseKind, lock};

@@ -34,9 +34,7 @@ impl Agent {
 
     /// Returns a total. `None`: nothing of the agent was ever counted, since its ring may not be drained.
     pub fn counted<T>(&self, value: T) -> Option<T> {
-        let (entry, has_stores) = (&self.entry, self.has_stores());
-        let is_counted = has_stores || entry.checkpoint.is_some() || entry.stats.events > 0;
-        is_counted.then_some(value)
+        self.entry.is_counted.then_some(value)
     }
 
     /// Returns a total that only rings have.

@@ -2,7 +2,7 @@
 
 //! An entry: what changes of an agent, and its words in a record.
 //!
-//! The order of the words is a format: words are added at the end, and none is moved.
+//! The order of the words is a format: whoever changes it changes `records::FORMAT`.
 
 use super::Lifecycle;
 use crate::base::file::FileId;
@@ -12,26 +12,19 @@ use crate::ring::checkpoint::{Checkpoint, RingIdentity};
 use crate::ring::layout::MAX_SLOT_WORDS;
 use crate::ring::{Fingerprint, ProducerState};
 use crate::stats::agent_stats::AgentStats;
-use crate::stats::histogram::MAX_BUCKETS;
 use crate::store::{StoreId, StoreReading};
 
-/// Words in which 0.1.0 had the counts of removed buckets. They must not be used again.
-const VACATED: usize = 2 * MAX_BUCKETS;
 /// Number of words of an entry.
-pub const ENTRY_WORDS: usize = AgentStats::WORDS
-    + 24
-    + Fingerprint::WORDS
-    + MAX_SLOT_WORDS
-    + 2
-    + StoreReading::WORDS
-    + VACATED
-    + 1;
+pub const ENTRY_WORDS: usize =
+    AgentStats::WORDS + 22 + Fingerprint::WORDS + MAX_SLOT_WORDS + StoreReading::WORDS + 1;
 
 /// What changes of an agent: totals, lifecycle, and the checkpoints of its ring and its store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// Totals, histograms and last values of its events.
     pub stats: AgentStats,
+    /// True once its events are counted. Before that it has no totals: nothing of a ring that may not be drained is counted.
+    pub is_counted: bool,
     /// Whether the agent is an instance.
     pub lifecycle: Lifecycle,
     /// Whether a process writes to its files, as of the last drain. The state file keeps only whether all processes have exited.
@@ -100,13 +93,13 @@ impl Entry {
 const ACTIVE: u64 = 1;
 const LIFECYCLE_EXITED: u64 = 2;
 const HAS_CHECKPOINT: u64 = 4;
-// 8 was a flag of a writer in 0.1.0.
-const RELEASED: u64 = 32;
-const SHOWS_CHANGES: u64 = 64;
-const HAS_STORE: u64 = 128;
-const STATE_EXITED: u64 = 256;
-/// Set with [`ACTIVE`], which is the only one of the two that earlier versions know.
-const AWAITING: u64 = 512;
+const RELEASED: u64 = 8;
+const SHOWS_CHANGES: u64 = 16;
+const HAS_STORE: u64 = 32;
+const STATE_EXITED: u64 = 64;
+/// Set with [`ACTIVE`].
+const AWAITING: u64 = 128;
+const IS_COUNTED: u64 = 256;
 
 pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     let checkpoint = entry.checkpoint.unwrap_or_default();
@@ -123,6 +116,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         | flag(entry.checkpoint.is_some(), HAS_CHECKPOINT)
         | flag(checkpoint.released, RELEASED)
         | flag(ring.shows_changes, SHOWS_CHANGES)
+        | flag(entry.is_counted, IS_COUNTED)
         | flag(entry.store.is_some(), HAS_STORE);
     let mut words = [0; ENTRY_WORDS];
     let mut put = WordWriter::new(&mut words);
@@ -146,8 +140,6 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         unsigned(ring.changed.1),
         ring.versions,
         ring.capacity,
-        0,
-        0,
         checkpoint.from,
         checkpoint.end,
         checkpoint.producer.write_pos,
@@ -156,13 +148,10 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     put.one(checkpoint.fingerprint.hash);
     put.all(checkpoint.fingerprint.last);
     put.all(checkpoint.producer.next);
-    // A time of earlier stores and a local rank in 0.1.0. These words must not be used again.
-    put.all([0, 0]);
     let none = StoreReading::none(StoreId::default());
     entry.store.as_ref().unwrap_or(&none).put(&mut put);
-    put.all([0; VACATED]);
     let base = entry.stats.bucket_base;
-    put.one(base.map_or(NO_BASE, |base| FIRST_BASE + u64::from(base)));
+    put.one(base.map_or(NO_BASE, u64::from));
     words
 }
 
@@ -174,8 +163,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let [stamp, last_seen, last_event, first_seen] = get.all();
     let [starts, resets, foreign_reads, overflows, highwater] = get.all();
     let [dev, ino, born, born_nsec, changed, changed_nsec] = get.all();
-    // The last two words were a writer in 0.1.0.
-    let [versions, capacity, _, _] = get.all();
+    let [versions, capacity] = get.all();
     let [from, end, write_pos, tail_hash] = get.all();
     let ring = RingIdentity {
         id: FileId { dev, ino },
@@ -200,10 +188,9 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         },
         released: has(RELEASED),
     };
-    // A time of earlier stores and a local rank in 0.1.0.
-    let [_, _] = get.all();
     let mut entry = Entry {
         stats,
+        is_counted: has(IS_COUNTED),
         lifecycle: match (has(ACTIVE), has(LIFECYCLE_EXITED), has(AWAITING)) {
             (false, ..) => Lifecycle::Dormant,
             (true, true, _) => Lifecycle::Exited { since: stamp },
@@ -226,20 +213,10 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         checkpoint: has(HAS_CHECKPOINT).then_some(checkpoint),
         store: Some(StoreReading::get(&mut get)).filter(|_| has(HAS_STORE)),
     };
-    let _: [u64; VACATED] = get.all();
-    entry.stats.bucket_base = get
-        .one()
-        .checked_sub(FIRST_BASE)
-        .and_then(|base| u32::try_from(base).ok())
-        .filter(|&base| base <= super::HIGHEST_ID);
+    let base = u32::try_from(get.one()).ok();
+    entry.stats.bucket_base = base.filter(|&base| base <= super::HIGHEST_ID);
     entry
 }
 
-/// Values of the word of the bucket base: 0 in a record of 0.1.0, [`NO_BASE`] without a base, else the base plus [`FIRST_BASE`].
-const NO_BASE: u64 = 1;
-const FIRST_BASE: u64 = 2;
-
-/// True if 0.1.0 wrote these words, which had no bucket base.
-pub(super) fn is_without_base(words: &[u64; ENTRY_WORDS]) -> bool {
-    words[ENTRY_WORDS - 1] == 0
-}
+/// The word of an agent without a bucket base.
+const NO_BASE: u64 = u64::MAX;

@@ -3,7 +3,6 @@
 use super::*;
 use crate::procfs::facts::{command, gpu};
 use crate::ring::checkpoint::Checkpoint;
-use crate::stats::histogram::Bounds;
 
 fn record() -> Vec<AtomicU64> {
     (0..RECORD_WORDS).map(|_| AtomicU64::new(0xdead)).collect()
@@ -127,69 +126,6 @@ fn each_lifecycle_is_read_as_it_was_written() {
 }
 
 #[test]
-fn words_of_the_state_file_stay_in_place() {
-    assert_eq!((ENTRIES, FACTS, NUMBERED), ([256, 704], 1152, 1407));
-    let mut words = [0; ENTRY_WORDS];
-    *words.get_mut(424).expect("the base of the buckets") = 9;
-    assert_eq!(entry::from_words(&words).stats.bucket_base, Some(7));
-}
-
-#[test]
-fn facts_of_an_earlier_version_are_read() {
-    let words = record();
-    create(&words, &name(), &Entry::default());
-    let text =
-        br#"{"user":"root","local_rank":"3","agent_instance":null,"engine":"Vllm","gpu":null}"#;
-    put_text(&words[FACTS..], text);
-    words[FACTS_LENGTH].store(text.len() as u64, Release);
-    let expected = [("user", "root"), ("local_rank", "3"), ("engine", "vllm")];
-    let saved = read(&words).expect("whole").expect("in use");
-    assert_eq!(saved.facts, Some(known(&expected)));
-}
-
-#[test]
-fn histograms_of_0_1_0_keep_their_ids_unless_renumbered() {
-    let times = Bounds::from_config(&[10, 100]).expect("good bounds");
-    let numbered = |bounds: &[f64]| -> Vec<AtomicU64> {
-        let words = record();
-        let mut entry = Entry::default();
-        entry.stats.set_bounds(&times);
-        create(&words, &name(), &entry);
-        set_id(&words, 7);
-        words[ENTRIES[0] + ENTRY_WORDS - 1].store(0, Relaxed);
-        words[NUMBERED].store(NUMBERED_MARK | (bounds.len() as u64 / 2), Relaxed);
-        for (word, bound) in words[NUMBERED + 1..].iter().zip(bounds) {
-            word.store(bound.to_bits(), Relaxed);
-        }
-        words
-    };
-    let base = |words: &[AtomicU64]| {
-        let saved = read(words).expect("whole").expect("in use");
-        assert_eq!(*saved.entry.stats.bucket_bounds(), BucketBounds::of(&times));
-        saved.entry.stats.bucket_base
-    };
-    let first = [0.0, 10.0, 10.0, 100.0, 100.0, f64::INFINITY];
-    assert_eq!(base(&numbered(&first)), Some(7));
-    assert_eq!(
-        base(&numbered(&[])),
-        Some(7),
-        "its ids were never published"
-    );
-    let more = [&first[..], &[0.0, 50.0]].concat();
-    assert_eq!(base(&numbered(&more)), None);
-    let words = numbered(&first);
-    words[NUMBERED + 2].fetch_or(REMOVED_BOUND, Relaxed);
-    assert_eq!(base(&words), None);
-    // An entry of this version has the base itself.
-    for given in [None, Some(9)] {
-        let mut entry = read(&words).expect("whole").expect("in use").entry;
-        entry.stats.bucket_base = given;
-        replace(&words, &entry);
-        assert_eq!(base(&words), given);
-    }
-}
-
-#[test]
 fn partial_entry_does_not_count() {
     let words = record();
     create(&words, &name(), &entry(100));
@@ -247,47 +183,6 @@ fn instance_name_that_pcp_cannot_have_is_damaged() {
         create(&words, &name, &Entry::default());
         assert_eq!(read(&words), Err(Damaged), "{instance:?}");
     }
-}
-
-#[test]
-fn renamed_agent_keeps_all_but_its_id() {
-    let words = record();
-    create(&words, &name(), &entry(100));
-    replace(&words, &entry(200));
-    set_id(&words, 3);
-    let mut entry = entry(300);
-    entry.stats.bucket_base = None;
-    rename(&words, "x", &entry);
-    let saved = read(&words).expect("whole").expect("in use");
-    let instance = "x".into();
-    let expected = Name { instance, ..name() };
-    assert_eq!((saved.name, saved.id, saved.entry), (expected, None, entry));
-}
-
-#[test]
-fn interrupted_rename_leaves_no_instance_name() {
-    let (words, renamed) = (record(), record());
-    for words in [&words, &renamed] {
-        create(words, &name(), &entry(100));
-        set_id(words, 3);
-    }
-    rename(&renamed, "another%20name", &entry(200));
-    // The stores of a rename but the last one, in their order.
-    let lengths = words[LENGTHS].load(Relaxed);
-    words[LENGTHS].store(lengths & !(0xffff << 16), Relaxed);
-    let (text, texts) = TEXTS[1];
-    let stores = [INSTANCE_ID]
-        .into_iter()
-        .chain(ENTRIES[1]..ENTRIES[1] + ENTRY_WORDS);
-    for at in stores.chain([GENERATION]).chain(text..text + texts) {
-        let saved = read(&words).expect("whole").expect("in use");
-        assert_eq!(saved.name.instance, "");
-        let generation = words[GENERATION].load(Relaxed);
-        assert_eq!(saved.entry, entry(100 * (1 + generation)));
-        words[at].store(renamed[at].load(Relaxed), Relaxed);
-    }
-    words[LENGTHS].store(renamed[LENGTHS].load(Relaxed), Relaxed);
-    assert_eq!(read(&words), read(&renamed));
 }
 
 #[test]

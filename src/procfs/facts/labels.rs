@@ -16,24 +16,7 @@ const COMMAND: &str = "command";
 
 /// Facts about an agent. Their names are the labels that docs/metrics.md lists, and `COMMAND`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "BTreeMap<String, Value>")]
 pub struct Facts(BTreeMap<String, String>);
-
-impl From<BTreeMap<String, Value>> for Facts {
-    /// Reads saved facts. Version 0.1.0 saved null, numbers, and engines in capital letters.
-    fn from(saved: BTreeMap<String, Value>) -> Self {
-        let known = saved.into_iter().filter_map(|(name, value)| {
-            let text = match value {
-                Value::String(text) if name == "engine" => text.to_lowercase(),
-                Value::String(text) => text,
-                Value::Number(number) => number.to_string(),
-                _ => return None,
-            };
-            Some((name, text))
-        });
-        Self(known.collect())
-    }
-}
 
 impl Facts {
     /// Returns the facts of a file, from its owner, name and directory.
@@ -117,25 +100,6 @@ mod tests {
         assert_eq!(strong.merge(&all), expected);
         assert_eq!(Facts::default().merge(&all), all);
         assert_eq!(all.clone().merge(&Facts::default()), all);
-    }
-
-    #[test]
-    fn facts_of_0_1_0_are_read() {
-        let saved =
-            r#"{"user":"root","agent_instance":1,"port":8100,"engine":"TrtLlm","gpu":null}"#;
-        let expected = facts([
-            ("user", "root"),
-            ("agent_instance", "1"),
-            ("port", "8100"),
-            ("engine", "trtllm"),
-        ]);
-        let read: Facts = serde_json::from_str(saved).expect("they are read");
-        assert_eq!(read, expected);
-        let text = serde_json::to_string(&read).expect("text");
-        assert_eq!(
-            serde_json::from_str::<Facts>(&text).expect("read"),
-            expected
-        );
     }
 
     #[test]

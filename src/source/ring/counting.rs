@@ -57,6 +57,7 @@ impl RingReader {
             if counted.is_some() {
                 context.add_start();
             }
+            context.entry.is_counted = true;
             self.checkpoint = empty_checkpoint(&self.ring, self.identity()?)?;
             context.commit(self.checkpoint);
         }
