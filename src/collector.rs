@@ -144,6 +144,7 @@ impl Collector {
         let expired = journal.expired().unwrap_or_default();
         (self.shared.host, self.shared.expired_overflows) = (expired.totals, expired.overflows);
         self.shared.journal = journal;
+        self.candidates.stores_until = None;
         let (mut ids, now) = (HashSet::new(), Instant::now());
         let deadline = attach::label_deadline(&self.clock, now, self.observes());
         // Of two agents with one id or name, the one that was last seen keeps it.
@@ -156,7 +157,7 @@ impl Collector {
             self.shared.host.add(&saved.entry.stats.totals);
             let is_known = self.agents.find(&saved.name).is_some();
             if is_known || self.agents.has_instance(&saved.name.instance) {
-                self.remove_record(Some(record), saved.name.owner, &saved.entry);
+                self.remove_record(Some(record), &saved.entry);
                 continue;
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);

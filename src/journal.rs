@@ -3,7 +3,7 @@
 //! The journal writes each agent's totals to the state file, so that they outlive the daemon. They do not outlive the host: the
 //! file is in `$PCP_RUN_DIR`.
 //!
-//! The file has a header with the sums of expired agents (`expired`) and a table of stores (`counted_stores`), then a [`record`] for
+//! The file has a header with the sums of expired agents and a few numbers (`expired`), then a [`record`] for
 //! each agent, all of one length. The process that holds the lock on the file is the one pmdanixl of this host that drains rings.
 //! `file` opens the file, `records` reads it at the start, and [`Journal`] writes it.
 //!
@@ -12,19 +12,17 @@
 //! re-creates the file. Until then totals are in memory only. Begin with [`Journal::commit`] and [`record::replace`]. This module
 //! must not know how rings are read.
 
-mod counted_stores;
 mod expired;
 mod file;
 pub mod record;
 mod records;
-pub use counted_stores::CountedStore;
 pub use expired::{ExpiredTotals, config_read};
 pub use records::{RecordId, StateContents, boot_id};
 
+use crate::base::file::clock;
 use crate::procfs::facts::Facts;
 use crate::shm::FileShortened;
 use crate::store::StoreId;
-use counted_stores::CountedStores;
 use nix::unistd::{Uid, geteuid};
 use record::{Entry, Name};
 use records::Records;
@@ -44,7 +42,8 @@ pub struct Journal {
     file: Option<File>,
     /// The mapped file. `None` if totals are in memory only.
     records: Option<Records>,
-    counted_stores: CountedStores,
+    /// See [`Journal::stores_until`]. The file has it too.
+    stores_until: (i64, i64),
     /// True if all contents of the file are known here.
     is_ours: bool,
     /// Why the last attempt to open or re-create the file failed. `None` if it did not.
@@ -85,8 +84,8 @@ impl Journal {
     /// re-created the file.
     pub fn start(&mut self) -> io::Result<Option<StateContents>> {
         let found = self.begin()?;
-        let read = self.run(|records| records.head(CountedStores::read));
-        self.counted_stores = read.unwrap_or_default();
+        let until = self.run(|records| records.head(expired::stores_until));
+        self.stores_until = until.unwrap_or_default();
         Ok(found)
     }
 
@@ -171,7 +170,7 @@ impl Journal {
                 "it has totals of an earlier run: remove it to keep what is counted now, or run ./Install to continue with those totals",
             ));
         }
-        self.write_counted_stores();
+        self.write_stores_until();
         Ok(())
     }
 
@@ -292,29 +291,22 @@ impl Journal {
         self.run(|records| records.head(|words| expired::set_next_id(words, next)));
     }
 
-    /// Notes that a store was counted, before the record of an agent loses its reading.
-    pub fn add_counted_store(&mut self, store: CountedStore) {
-        self.counted_stores.add(store);
-        self.write_counted_stores();
+    /// Notes that the record of an agent is about to lose the reading of a store.
+    pub fn give_up_store(&mut self, id: StoreId) {
+        let made = id.made().unwrap_or_else(clock);
+        self.stores_until = self.stores_until.max(made);
+        self.write_stores_until();
     }
 
-    /// True if a store is known as counted.
+    /// When the newest store was made that no record has any more: seconds and nanoseconds. Zeros: there is none.
     #[must_use]
-    pub fn is_counted_store(&self, id: StoreId) -> bool {
-        self.counted_stores.has(id)
+    pub fn stores_until(&self) -> (i64, i64) {
+        self.stores_until
     }
 
-    /// Time until which all stores of a user are taken for counted, in nanoseconds of CLOCK_MONOTONIC. `None` if each that was counted
-    /// is known.
-    #[must_use]
-    pub fn stores_counted_until(&self, uid: u32) -> Option<u64> {
-        self.counted_stores.until(uid)
-    }
-
-    fn write_counted_stores(&mut self) {
-        let stores = std::mem::take(&mut self.counted_stores);
-        self.run(|records| records.head(|words| stores.write(words)));
-        self.counted_stores = stores;
+    fn write_stores_until(&mut self) {
+        let until = self.stores_until;
+        self.run(|records| records.head(|words| expired::set_stores_until(words, until)));
     }
 
     /// Writes the time since the epoch at which the configuration was last read.

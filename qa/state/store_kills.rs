@@ -128,16 +128,3 @@ fn kill_while_an_agent_with_a_store_expires_counts_it_once() {
     let _next = bench.store("next", 10_000);
     bench.assert_exact_after_any_kill(50);
 }
-
-#[test]
-#[ignore = "six minutes"]
-fn kill_while_the_table_of_counted_stores_is_full_counts_each_once() {
-    let mut bench = Bench::new(2);
-    // The table has room for 180.
-    for _ in 0..183 {
-        drop(bench.store("kv", 1));
-        bench.finish();
-    }
-    let _next = bench.store("kv", 1000);
-    bench.assert_exact_after_any_kill(10);
-}

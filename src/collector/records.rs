@@ -5,7 +5,7 @@
 use super::Collector;
 use crate::agents::{AgentKey, Change};
 use crate::journal::record::{self, Entry};
-use crate::journal::{CountedStore, ExpiredTotals, RecordId};
+use crate::journal::{ExpiredTotals, RecordId};
 
 impl Collector {
     /// Checks the state file. Writes all that is known to a file that was made again, and tries to create the records of agents that
@@ -51,10 +51,11 @@ impl Collector {
         journal.set_facts(agent.record, agent.facts.current());
     }
 
-    /// Removes the record of an agent and adds its totals to those of expired agents. `owner`: the uid of its files.
-    pub(super) fn remove_record(&mut self, record: Option<RecordId>, owner: u32, entry: &Entry) {
-        if let Some(store) = counted_store(entry, owner) {
-            self.shared.journal.add_counted_store(store);
+    /// Removes the record of an agent and adds its totals to those of expired agents.
+    pub(super) fn remove_record(&mut self, record: Option<RecordId>, entry: &Entry) {
+        // Before the record: a kill in between leaves both, and then the record decides.
+        if let Some(reading) = &entry.store {
+            self.shared.journal.give_up_store(reading.id);
         }
         let full = &mut self.shared.expired_overflows;
         *full = full.saturating_add(entry.overflows);
@@ -66,18 +67,10 @@ impl Collector {
         let Some(agent) = self.agents.remove(key) else {
             return;
         };
-        self.remove_record(agent.record, agent.name.owner, &agent.entry);
+        self.remove_record(agent.record, &agent.entry);
         if agent.is_published() {
             self.changes.push(Change::Withdrawn { key, id: agent.id });
         }
         self.changes.push(Change::Expired(agent.name.instance));
     }
-}
-
-/// The present store of an agent as an entry of the table of counted stores. `owner`: the uid of its files.
-pub(super) fn counted_store(entry: &Entry, owner: u32) -> Option<CountedStore> {
-    let reading = entry.store.as_ref()?;
-    // The time in the store is untrusted.
-    let updated = reading.values.updated.min(entry.last_seen);
-    Some(CountedStore::new(reading.id, owner, updated))
 }

@@ -9,7 +9,6 @@
 use super::Collector;
 use super::names::name_of;
 use super::notices::NoticeKind;
-use super::records::counted_store;
 use crate::agents::{Agent, AgentKey};
 use crate::discovery::scan::Found;
 use crate::error::Rejection;
@@ -153,15 +152,17 @@ impl Collector {
 
     /// True if nothing of a store without a process counts, which is not the present store of any agent.
     fn is_over(&self, store: &FoundStore, now: Instant) -> bool {
-        self.is_counted(store) || !self.is_recent(store, now)
+        self.may_be_counted(store) || !self.is_recent(store, now)
     }
 
-    /// True if a store is in the table of counted stores, or that table had no room for all of its user's.
-    fn is_counted(&self, store: &FoundStore) -> bool {
-        let journal = &self.shared.journal;
-        let until = journal.stores_counted_until(store.found.facts.uid);
-        journal.is_counted_store(store.id)
-            || until.is_some_and(|until| store.values.updated <= until)
+    /// True if what a store has may have been counted, although no record has it: it is not newer than every store that a record had lost
+    /// before this scan. Where the file system has no birth times, the change time stands for it: stores to a mapping of a tmpfs do
+    /// not change that.
+    fn may_be_counted(&self, store: &FoundStore) -> bool {
+        let made = store.id.made().unwrap_or(store.found.facts.changed);
+        self.candidates
+            .stores_until
+            .is_some_and(|until| made <= until)
     }
 
     /// True if, asked now, certainly no process writes the present store of an agent.
@@ -208,8 +209,8 @@ impl Collector {
 
     /// Makes a store the present one of an agent. The one before is counted to its end.
     fn begin_store(&mut self, key: AgentKey, store: &FoundStore, now: Instant) {
-        // What a counted store has now is counted. With another update time, the next drain takes the values that are not counts.
-        let reading = self.is_counted(store).then(|| StoreReading {
+        // Such a store counts from now on. With another update time, the next drain takes the values that are not counts.
+        let reading = self.may_be_counted(store).then(|| StoreReading {
             id: store.id,
             values: StoreValues {
                 updated: 0,
@@ -227,8 +228,8 @@ impl Collector {
                     .reject(&before.file.path, &facts, Rejection::Exited);
             }
         }
-        if let Some(before) = counted_store(&agent.entry, agent.name.owner) {
-            self.shared.journal.add_counted_store(before);
+        if let Some(before) = &agent.entry.store {
+            self.shared.journal.give_up_store(before.id);
         }
         agent.entry.is_counted = true;
         agent.started(now.stamp, &mut self.shared.journal);

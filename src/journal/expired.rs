@@ -6,6 +6,7 @@
 //! that replaces the sums also names the record. The next start frees that record without adding it again. Instance ids of
 //! expired agents are never given again, so the next id is stored here too.
 
+use crate::base::words::{signed, unsigned};
 use crate::event::Totals;
 use crate::journal::record::{Entry, HIGHEST_ID};
 use std::fs::File;
@@ -43,6 +44,9 @@ const OVERFLOWS: usize = FREED + 1;
 const NEXT_ID: usize = 80;
 /// When the configuration was last read: nanoseconds since the epoch.
 const CONFIG_READ: usize = 81;
+/// When the newest store was made that no record has any more: nanoseconds since the epoch. One word, so that a kill cannot divide it.
+const STORES_UNTIL: usize = 82;
+const SECOND: i64 = 1_000_000_000;
 const _: () = assert!(ENTRIES[0] + OVERFLOWS < ENTRIES[1] && ENTRIES[1] + OVERFLOWS < NEXT_ID);
 
 /// A number above all instance ids that were given. 0 if none was written, or if it cannot be right.
@@ -56,6 +60,18 @@ pub fn next_id(words: &[AtomicU64]) -> u32 {
 /// Writes the number above all instance ids that were given.
 pub fn set_next_id(words: &[AtomicU64], next: u32) {
     words[NEXT_ID].store(u64::from(next), Relaxed);
+}
+
+/// When the newest store was made that no record has any more: seconds and nanoseconds. Zeros: there is none.
+pub fn stores_until(words: &[AtomicU64]) -> (i64, i64) {
+    let until = signed(words[STORES_UNTIL].load(Relaxed));
+    (until / SECOND, until % SECOND)
+}
+
+/// Writes when the newest store was made that no record has any more.
+pub fn set_stores_until(words: &[AtomicU64], (seconds, nanoseconds): (i64, i64)) {
+    let until = seconds.saturating_mul(SECOND).saturating_add(nanoseconds);
+    words[STORES_UNTIL].store(unsigned(until), Relaxed);
 }
 
 /// Writes the time since the epoch at which the configuration was last read.

@@ -23,6 +23,12 @@ pub struct StoreId {
 }
 
 impl StoreId {
+    /// The birth time of the file; `None` if the file system has none.
+    #[must_use]
+    pub fn made(self) -> Option<(i64, i64)> {
+        Some(self.born).filter(|&born| born != (0, 0))
+    }
+
     /// Number of words of an identity.
     pub const WORDS: usize = 6;
 
