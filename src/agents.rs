@@ -12,7 +12,7 @@ mod registry;
 pub use agent::{Agent, Outcome};
 pub(crate) use eviction::Evictable;
 pub use registry::AgentKey;
-pub(crate) use registry::{PlaceCounts, Registry};
+pub(crate) use registry::Registry;
 
 /// A change of the instance domain.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 pub mod any_path;
 pub mod clock;
 pub mod file;
+pub mod per_user;
 pub mod text;
 pub mod tmpfs;
 pub mod words;

@@ -2,8 +2,8 @@
 
 //! `pmdanixl --check`: prints what the daemon would do with each file. Needs no pmcd and consumes no event.
 
-use crate::agents::PlaceCounts;
 use crate::base::file::FileId;
+use crate::base::per_user::Counts;
 use crate::base::text;
 use crate::check::output::Output;
 use crate::check::seen::Seen;
@@ -286,7 +286,7 @@ fn reject_beyond<'a>(limit: AgentLimit, lines: impl Iterator<Item = &'a mut Line
     let count = wanted.len();
     // The daemon has found these first.
     wanted.sort_by_key(|((_, is_read), _)| !is_read);
-    let (mut places, mut taken) = (PlaceCounts::default(), Vec::new());
+    let (mut places, mut taken) = (Counts::default(), Vec::new());
     for ((owner, is_read), line) in wanted {
         places.change(owner, 0, 1);
         taken.push((owner, is_read, line));

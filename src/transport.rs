@@ -6,6 +6,7 @@
 //! ([`crate::observer`]) has the sockets of the processes that have NIXL loaded read, and sends what was added. This module owns the table of
 //! these processes. It must not know agents: the collector gives them their part. Begin with [`Transports::apply`].
 
+use crate::base::per_user;
 use crate::discovery::name;
 use crate::log;
 use crate::observer::SCAN_PERIOD;
@@ -343,16 +344,8 @@ impl Transports {
 fn limited<'a>(found: impl Iterator<Item = &'a NixlProcess>) -> Vec<&'a NixlProcess> {
     let mut all: Vec<_> = found.collect();
     all.sort_by_key(|process| process.id.start);
-    let mut ranks: HashMap<u32, usize> = HashMap::new();
-    let mut all: Vec<_> = all
-        .into_iter()
-        .map(|process| {
-            let rank = ranks.entry(process.uid).or_default();
-            *rank += 1;
-            (*rank, process)
-        })
-        .collect();
-    all.sort_by_key(|(rank, process)| (*rank, process.id.start));
+    let mut all = per_user::numbered(all, |process| process.uid);
+    all.sort_by_key(|(number, process)| (*number, process.id.start));
     all.truncate(MAX_PROCESSES);
     all.into_iter().map(|(_, process)| process).collect()
 }

@@ -8,9 +8,9 @@
 //! owner.
 
 use super::{Agent, AgentKey, Registry};
+use crate::base::per_user::{self, Counts};
 use crate::procfs::agent_state::AgentState;
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
 /// Number of exited, and of live, agents that are tested for one new agent. Each test is a system call.
 const MAX_TESTED: usize = 64;
@@ -95,14 +95,14 @@ impl Registry {
             .collect();
         all.sort_unstable_by_key(|&(order, key, _)| (order, key));
         // The first agents of all users stay before the second of any.
-        let mut counts: HashMap<u32, usize> = HashMap::new();
-        let mut in_turn: Vec<_> = { all.into_iter() }
-            .map(|((is_found, is_dormant, exited, ..), key, agent)| {
-                let count = counts.entry(agent.name.owner).or_default();
-                *count += 1;
-                let order = (is_found, is_dormant, exited.is_some(), *count);
-                (order, key, agent.places())
-            })
+        let numbered = per_user::numbered(all, |(_, _, agent)| agent.name.owner);
+        let mut in_turn: Vec<_> = { numbered.into_iter() }
+            .map(
+                |(number, ((is_found, is_dormant, exited, ..), key, agent))| {
+                    let order = (is_found, is_dormant, exited.is_some(), number);
+                    (order, key, agent.places())
+                },
+            )
             .collect();
         in_turn.sort_by_key(|&(order, ..)| order);
         in_turn.retain(|&((is_found, ..), _, takes)| {
@@ -117,13 +117,10 @@ impl Registry {
     /// agent, the one that was last seen longest ago. `is_open`: what comes to a file of the agent before it is found again may be
     /// lost, or counted from the beginning of the file.
     pub(crate) fn next_to_expire(&self, is_open: impl Fn(&Agent) -> bool) -> Option<AgentKey> {
-        let mut counts: HashMap<u32, usize> = HashMap::new();
-        for agent in self.values() {
-            *counts.entry(agent.name.owner).or_default() += 1;
-        }
+        let counts: Counts = self.values().map(|agent| agent.name.owner).collect();
         let without_places = self.iter().filter(|(_, agent)| agent.places() == 0);
         let next = without_places.min_by_key(|(key, agent)| {
-            let count = counts.get(&agent.name.owner).copied();
+            let count = counts.of(agent.name.owner);
             let may_live = agent.entry.agent_state != AgentState::Exited;
             let last_seen = agent.entry.last_seen;
             (Reverse(count), is_open(agent), may_live, last_seen, *key)

@@ -8,6 +8,7 @@
 use super::poll::AgentPoll;
 use crate::agents::Agent;
 use crate::base::file::FileId;
+use crate::base::per_user::Counts;
 use crate::journal::record::Name;
 use slab::Slab;
 use std::collections::{HashMap, HashSet};
@@ -25,40 +26,6 @@ pub(crate) struct Included {
     files: Vec<FileId>,
 }
 
-/// Number of places that the agents of each user take.
-#[derive(Debug, Default)]
-pub(crate) struct PlaceCounts {
-    by_owner: HashMap<u32, usize>,
-    total: usize,
-}
-
-impl PlaceCounts {
-    /// Changes the number of one user.
-    pub(crate) fn change(&mut self, owner: u32, before: usize, after: usize) {
-        let count = self.by_owner.entry(owner).or_default();
-        *count = (*count + after).saturating_sub(before);
-        if *count == 0 {
-            self.by_owner.remove(&owner);
-        }
-        self.total = (self.total + after).saturating_sub(before);
-    }
-
-    /// Returns the number of all users.
-    pub(crate) fn total(&self) -> usize {
-        self.total
-    }
-
-    /// Returns the number of one user.
-    pub(crate) fn of(&self, owner: u32) -> usize {
-        self.by_owner.get(&owner).copied().unwrap_or(0)
-    }
-
-    /// Returns the number of the user that has the most.
-    pub(crate) fn most(&self) -> usize {
-        self.by_owner.values().copied().max().unwrap_or(0)
-    }
-}
-
 /// The agents, and separate from them their polls, which each tick reads.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
@@ -69,7 +36,7 @@ pub(crate) struct Registry {
     by_name: HashMap<OsString, Vec<AgentKey>>,
     instances: HashSet<String>,
     attached: HashSet<FileId>,
-    places: PlaceCounts,
+    places: Counts,
 }
 
 impl Registry {
@@ -135,7 +102,7 @@ impl Registry {
     }
 
     /// Returns the number of places that the agents of each user take.
-    pub(crate) fn places(&self) -> &PlaceCounts {
+    pub(crate) fn places(&self) -> &Counts {
         &self.places
     }
 

@@ -5,6 +5,7 @@
 //! [`Scanner::scan`] works for a limited time and goes on at the next call. A pass opens all directories again, every 2 s.
 
 use crate::base::file::{self, FILE_TIME_GRANULARITY, FileFacts, FileId, is_younger_than};
+use crate::base::per_user::Counts;
 use crate::config::Config;
 use crate::discovery::directory::{Directory, Expansion, open_error};
 use crate::error::Rejection;
@@ -314,16 +315,12 @@ impl Scanner {
     fn make_room(&mut self, owner: Option<u32>) -> Option<u32> {
         let Some(owner) = owner else { return Some(0) };
         let most = self.config.max_directories;
-        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-        for owner in self.directories.values().filter_map(|known| known.owner) {
-            *counts.entry(owner).or_default() += 1;
-        }
-        if counts.values().sum::<usize>() < most {
+        let owners = self.directories.values().filter_map(|known| known.owner);
+        let counts: Counts = owners.collect();
+        if counts.total() < most {
             return Some(0);
         }
-        let has = counts.get(&owner).copied().unwrap_or(0);
-        let greediest = counts.iter().max_by_key(|(_, count)| **count);
-        let (&greediest, _) = greediest.filter(|(_, count)| **count >= has + 2)?;
+        let greediest = counts.giver(owner)?;
         let all = self.directories.values();
         let newest = all
             .filter(|watched| watched.owner == Some(greediest))
