@@ -35,7 +35,7 @@ impl Collector {
         let agents = self.count_agents();
         for agent in self.agents.values_mut() {
             // What is not counted cannot be compared.
-            let process = process_of(agent).filter(|_| agent.is_counted());
+            let process = process_of(agent).filter(|_| agent.is_drained());
             let process = process.filter(|process| agents[process] == 1);
             let process = process.and_then(|process| self.transports.get(process));
             if process.is_none_or(|process| read.contains(&process.found.id)) {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const PAUSE_FACTOR: u32 = 3;
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_millis(500);
-/// Shortest pause, as a multiple of the time in which the processes were listed. No limit of users counts that.
+/// Shortest pause, as a multiple of the time in which the processes were listed.
 const LISTING_FACTOR: u32 = 20;
 
 /// The current request of one kind.

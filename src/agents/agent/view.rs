@@ -84,8 +84,8 @@ impl Agent {
         named.or(self.sources.last())
     }
 
-    /// True if all that its files have is counted.
-    pub(crate) fn is_counted(&self) -> bool {
+    /// True if all its rings are drained.
+    pub(crate) fn is_drained(&self) -> bool {
         let mut rings = self.sources.iter().filter_map(Source::as_ring);
         rings.all(|ring| ring.mode == Mode::Drain)
     }
