@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 /// Limit of readings after a pause, where there is one: beyond it, only processes of users that have taken little of it are read.
 const MAX_TIME: Duration = Duration::from_secs(1);
-/// Time that first readings of new users may take in a request beyond that. After one that blocks, which takes a second, the others wait for
-/// the next request.
-const MAX_NEW_TIME: Duration = Duration::from_millis(900);
+/// Time that first readings of new users may take in a request beyond that. After two that block until they are set aside, the others wait
+/// for the next request.
+const MAX_NEW_TIME: Duration = Duration::from_millis(1300);
 /// Limit of the excess over the limit that is paid back, in two seconds. So after a reading that blocked for seconds there is soon time again.
 const MAX_EXCESS: Duration = Duration::from_millis(100);
 

@@ -2,7 +2,7 @@
 
 //! The observer: has workers read what the daemon asks for, and ends those that wait for a process.
 //!
-//! It reads nothing itself that can block. A worker that has not answered for a second is set aside: another one goes on, without the
+//! It reads nothing itself that can block. A worker that has not answered for 0.7 s is set aside: another one goes on, without the
 //! processes of the same group. One that has not answered for ten seconds is killed, and the group is skipped for a while. How often a user
 //! may delay others by less than that, `FairQueue::next` says.
 
@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A worker that has not answered for this long is set aside.
-pub const SOFT_TIMEOUT: Duration = Duration::from_secs(1);
+pub const SOFT_TIMEOUT: Duration = Duration::from_millis(700);
 /// A worker that has not answered for this long is killed.
 pub const HARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time between two looks at workers that were killed.

@@ -158,7 +158,7 @@ fn exit_status_of_a_worker_that_fails_is_named() {
 }
 
 #[test]
-fn worker_that_does_not_answer_delays_others_by_a_second_and_is_killed_after_ten() {
+fn worker_that_does_not_answer_is_set_aside_and_killed_after_ten_seconds() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut supervisor = supervisor(directory.path(), &["while read -r line; do :; done"]);
     let start = Instant::now();
