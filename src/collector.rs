@@ -35,6 +35,7 @@ use round_robin::RoundRobin;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
+use stores::CountedStores;
 
 mod attach;
 pub mod counts;
@@ -144,7 +145,7 @@ impl Collector {
         let expired = journal.expired().unwrap_or_default();
         (self.shared.host, self.shared.expired_overflows) = (expired.totals, expired.overflows);
         self.shared.journal = journal;
-        self.candidates.stores_until = None;
+        self.candidates.counted_stores = CountedStores::default();
         let (mut ids, now) = (HashSet::new(), Instant::now());
         let deadline = attach::label_deadline(&self.clock, now, self.observes());
         // Of two agents with one id or name, the one that was last seen keeps it.

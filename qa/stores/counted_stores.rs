@@ -105,6 +105,42 @@ fn live_store_whose_record_expired_goes_on_without_its_past() {
     core.assert_host_sent(418);
 }
 
+/// The ring of another user with one event.
+fn ring_of(core: &Core, uid: u32, name: &str) {
+    let mut ring = core.ring(name);
+    owned_by(uid, &core.path(name));
+    push(&mut ring, 1);
+}
+
+/// After a start, rings of others take the records before the stores are found.
+#[test]
+fn ended_stores_whose_records_expire_in_the_first_scan_count_once() {
+    needs_root();
+    let mut core = Core::new("max_agents = 4\nretain = \"1h\"");
+    for number in 0..4 {
+        ended(&mut core, 1001, &format!("greedy-{number}"), 100);
+    }
+    // As many records as there is room for.
+    for uid in 2000..2012 {
+        ring_of(&core, uid, "gone");
+        core.run(3);
+        fs::remove_file(core.path("gone")).expect("there");
+        core.run(3);
+    }
+    core.assert_host_sent(412);
+    core.kill();
+    for uid in 3000..3002 {
+        ring_of(&core, uid, &format!("new-{uid}"));
+    }
+    core.start();
+    core.run(1);
+    core.assert_host_sent(414);
+    let is_greedy = |name: &String| name.starts_with("greedy");
+    assert!(core.forgotten.iter().any(is_greedy), "{:?}", core.forgotten);
+    core.run(5);
+    core.assert_host_sent(414);
+}
+
 #[test]
 fn live_store_that_is_renamed_and_replaced_counts_once() {
     let mut core = Core::new("");

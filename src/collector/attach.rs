@@ -5,6 +5,7 @@
 use super::Collector;
 use super::names::name_of;
 use super::notices::{NoticeKind, Notices};
+use super::stores::CountedStores;
 use crate::agents::AgentKey;
 use crate::base::clock::Now;
 use crate::discovery::scan::{Found, Opened};
@@ -41,9 +42,8 @@ pub(super) struct Candidates {
     queue: VecDeque<Found>,
     /// Stores that are not the present one of any agent, with the time of their last update. They wait for the end of the first scan.
     pub unknown_stores: Vec<(u64, Found)>,
-    /// [`Journal::stores_until`](crate::journal::Journal::stores_until) as of the begin of this scan, or of the first one. Of the stores that
-    /// the scan has found, each counts, in whatever order.
-    pub stores_until: Option<(i64, i64)>,
+    /// Stores that were counted before this scan, or before the first one, and that no record has.
+    pub counted_stores: CountedStores,
     /// When the wait ends, even if the first scan has not.
     first_scan_ends: Instant,
     /// Log lines about the files that this scan has attached.
@@ -58,7 +58,7 @@ impl Candidates {
         Self {
             queue: VecDeque::new(),
             unknown_stores: Vec::new(),
-            stores_until: None,
+            counted_stores: CountedStores::default(),
             first_scan_ends: now + FIRST_SCAN,
             notices: Notices::default(),
             all_found: false,
@@ -74,10 +74,11 @@ impl Collector {
         self.wants_rescan = false;
         if self.candidates.queue.is_empty() {
             self.limits.rejected_users.clear();
-            let until = &mut self.candidates.stores_until;
-            if until.is_none() || !self.shared.in_first_scan {
-                *until = Some(self.shared.journal.stores_until());
+            if !self.shared.in_first_scan {
+                self.candidates.counted_stores = CountedStores::default();
             }
+            let until = self.shared.journal.stores_until();
+            self.candidates.counted_stores.begin(until);
             // The other half is for the files that are found.
             let end = started + budget / 2;
             let found = self.scanner.scan(now, end, self.agents.attached());

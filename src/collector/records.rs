@@ -55,7 +55,8 @@ impl Collector {
     pub(super) fn remove_record(&mut self, record: Option<RecordId>, entry: &Entry) {
         // Before the record: a kill in between leaves both, and then the record decides.
         if let Some(reading) = &entry.store {
-            self.shared.journal.give_up_store(reading.id);
+            let counted = &mut self.candidates.counted_stores;
+            counted.give_up(reading.id, &mut self.shared.journal);
         }
         let full = &mut self.shared.expired_overflows;
         *full = full.saturating_add(entry.overflows);

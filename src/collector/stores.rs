@@ -12,12 +12,14 @@ use super::notices::NoticeKind;
 use crate::agents::{Agent, AgentKey};
 use crate::discovery::scan::Found;
 use crate::error::Rejection;
+use crate::journal::Journal;
 use crate::log;
 use crate::procfs::agent_state::AgentState;
 use crate::procfs::process::Holder;
 use crate::source::Source;
 use crate::stats::store_values::StoreValues;
 use crate::store::{Description, StoreCandidate, StoreId, StoreReading};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
@@ -37,6 +39,36 @@ pub(super) fn rank(part: &str) -> Option<&str> {
 const MAX_TESTED: usize = 64;
 /// Seconds by which CLOCK_REALTIME may have been stepped since a file was changed.
 const MAX_CLOCK_STEP: u64 = 3600;
+
+/// Stores that may have been counted, although no record has them. Of the stores that one scan finds, each counts, in whatever order: the
+/// limit is that of the begin of the scan, or of the first one.
+#[derive(Debug, Default)]
+pub(super) struct CountedStores {
+    /// See [`Journal::stores_until`].
+    until: Option<(i64, i64)>,
+    /// Stores that records have lost since then.
+    given_up: HashSet<StoreId>,
+}
+
+impl CountedStores {
+    /// Notes the limit, unless one is known.
+    pub fn begin(&mut self, until: (i64, i64)) {
+        self.until.get_or_insert(until);
+    }
+
+    /// Adds a store that a record is about to lose.
+    pub fn give_up(&mut self, id: StoreId, journal: &mut Journal) {
+        self.given_up.insert(id);
+        journal.give_up_store(id);
+    }
+
+    /// True if a store is one of these. Where the file system has no birth times, the change time stands for it: stores to a mapping of a
+    /// tmpfs do not change that.
+    fn may_have(&self, id: StoreId, changed: (i64, i64)) -> bool {
+        let made = id.made().unwrap_or(changed);
+        self.given_up.contains(&id) || self.until.is_some_and(|until| made <= until)
+    }
+}
 
 /// A store that was found, and what it says.
 #[derive(Debug)]
@@ -155,14 +187,10 @@ impl Collector {
         self.may_be_counted(store) || !self.is_recent(store, now)
     }
 
-    /// True if what a store has may have been counted, although no record has it: it is not newer than every store that a record had lost
-    /// before this scan. Where the file system has no birth times, the change time stands for it: stores to a mapping of a tmpfs do
-    /// not change that.
+    /// True if what a store has may have been counted, although no record has it.
     fn may_be_counted(&self, store: &FoundStore) -> bool {
-        let made = store.id.made().unwrap_or(store.found.facts.changed);
-        self.candidates
-            .stores_until
-            .is_some_and(|until| made <= until)
+        let counted = &self.candidates.counted_stores;
+        counted.may_have(store.id, store.found.facts.changed)
     }
 
     /// True if, asked now, certainly no process writes the present store of an agent.
@@ -229,7 +257,8 @@ impl Collector {
             }
         }
         if let Some(before) = &agent.entry.store {
-            self.shared.journal.give_up_store(before.id);
+            let counted = &mut self.candidates.counted_stores;
+            counted.give_up(before.id, &mut self.shared.journal);
         }
         agent.entry.is_counted = true;
         agent.started(now.stamp, &mut self.shared.journal);
