@@ -61,7 +61,7 @@ pub struct Activity {
     pub process_scans: u64,
     /// Time that process scans took.
     pub process_scan_time: Duration,
-    /// True if the observer runs. `None`: none is configured.
+    /// True if the observer runs and answers. `None`: none is configured.
     pub observes: Option<bool>,
     /// What the observer and its workers use, as of the last scan.
     pub observer_usage: Usage,
@@ -113,7 +113,7 @@ impl Collector {
             cached_rejections: number(self.scanner.cached_rejections()),
             process_scans: self.process_scans.count,
             process_scan_time: self.process_scans.time,
-            observes: { self.shared.config.proc_facts }.then(|| self.observes()),
+            observes: { self.shared.config.proc_facts }.then(|| self.observer_answers()),
             observer_usage: self.observer_usage,
         }
     }

@@ -27,6 +27,8 @@ const NAME_PATIENCE: Duration = Duration::from_millis(500);
 /// this multiple of the time that a scan took.
 const FULL_PAUSE: Duration = Duration::from_secs(60);
 const FULL_PAUSE_FACTOR: u32 = 200;
+/// Time after which an observer that has not ended a scan counts as one that does not run.
+const SCAN_PATIENCE: Duration = Duration::from_secs(60);
 /// Limit of processes that have answered after the end of a scan.
 const MAX_LATE: usize = 64;
 
@@ -35,6 +37,8 @@ const MAX_LATE: usize = 64;
 pub(super) struct ProcessScans {
     /// The scan that is running, with what it has found so far.
     running: Option<ProcessScan>,
+    /// When the last scan began.
+    began: Option<Instant>,
     /// Processes that have answered after the end of a scan.
     late: Vec<ScannedProcess>,
     /// Result of the last scan while it waits for names of users, and when the wait ends.
@@ -73,6 +77,12 @@ impl ProcessScans {
     /// True if a scan was begun whose result is not applied to all agents.
     fn is_running(&self) -> bool {
         self.running.is_some() || self.result.is_some() || self.is_applied()
+    }
+
+    /// True if a scan was begun that the observer should have ended.
+    fn is_overdue(&self, now: Instant) -> bool {
+        let began = self.began.filter(|_| self.running.is_some());
+        began.is_some_and(|began| now >= began + SCAN_PATIENCE)
     }
 
     /// True if the result of a scan is applied, and agents are left.
@@ -185,6 +195,11 @@ impl Collector {
         self.shared.config.proc_facts && self.observer.is_running()
     }
 
+    /// True if other processes are looked at, and the observer answers.
+    pub(super) fn observer_answers(&self) -> bool {
+        self.observes() && !self.process_scans.is_overdue(Instant::now())
+    }
+
     /// Takes over what the observer has read since the last call. Waits for it for `wait` at most.
     fn receive(&mut self, wait: Duration, now: Instant) {
         for response in self.observer.receive(wait) {
@@ -229,7 +244,7 @@ impl Collector {
     #[must_use]
     pub fn silent(&self) -> Option<&[ProcessId]> {
         let silent = self.process_scans.silent.as_deref();
-        silent.filter(|_| self.observes())
+        silent.filter(|_| self.observer_answers())
     }
 
     fn begin_process_scan(&mut self, now: Instant) {
@@ -269,6 +284,7 @@ impl Collector {
         };
         self.observer.send(&Request::Scan(request.clone()));
         scans.running = Some(ProcessScan::of(files, request));
+        scans.began = Some(now);
         self.ask_for_names(now);
     }
 
@@ -355,5 +371,23 @@ impl Collector {
         // It may be published before the next drain.
         agent.update_state(now, false, &mut self.shared);
         self.agents.end_poll(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scan_is_overdue_after_a_minute_until_it_ends() {
+        let (mut scans, start) = (ProcessScans::default(), Instant::now());
+        let late = start + SCAN_PATIENCE;
+        assert!(!scans.is_overdue(late), "none has begun");
+        scans.running = Some(ProcessScan::of(HashMap::new(), ScanRequest::default()));
+        scans.began = Some(start);
+        assert!(!scans.is_overdue(late - Duration::from_millis(1)));
+        assert!(scans.is_overdue(late));
+        scans.note(Response::Done(Kind::Scan, End::default()), late);
+        assert!(!scans.is_overdue(late));
     }
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// new agents wait for their labels.
 const PAUSE_FACTOR: u32 = 3;
 const MIN_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_millis(250);
 /// Shortest pause, as a multiple of the time in which the processes were listed.
 const LISTING_FACTOR: u32 = 20;
 

@@ -104,6 +104,33 @@ fn ten_killed_workers_move_no_counter_back() {
     exact_row(&mut link, &mut new, "one");
 }
 
+fn control(link: &mut Link, name: &str) -> u64 {
+    let values = link.values(&format!("control.{name}")).expect("an answer");
+    values.values().next().copied().expect("a value")
+}
+
+#[test]
+#[ignore = "an observer counts as stopped after a minute"]
+fn observer_that_is_stopped_counts_as_ended_until_it_goes_on() {
+    let Some(home) = home() else { return };
+    let _process = Process::start(&home);
+    let mut link = Link::open(&home);
+    worker();
+    let (stopped, _) = observers()[0];
+    let wait_for_value = |link: &mut Link, value| {
+        wait_for("the daemon says so", || {
+            link.sent();
+            (control(link, "observer") == value).then_some(())
+        });
+    };
+    wait_for_value(&mut link, 1);
+    signal(stopped, Signal::SIGSTOP);
+    let _ring = super::ring(&home, "new");
+    wait_for_value(&mut link, 0);
+    signal(stopped, Signal::SIGCONT);
+    wait_for_value(&mut link, 1);
+}
+
 #[test]
 fn observer_and_worker_end_with_a_killed_daemon_and_worker_with_a_killed_observer() {
     let Some(home) = home() else { return };
@@ -120,10 +147,6 @@ fn observer_and_worker_end_with_a_killed_daemon_and_worker_with_a_killed_observe
     wait_for_end();
     link = Link::open(&home);
     worker();
-    let control = |link: &mut Link, name: &str| {
-        let values = link.values(&format!("control.{name}")).expect("an answer");
-        values.values().next().copied().expect("a value")
-    };
     assert_eq!(control(&mut link, "observer"), 1);
     let used = control(&mut link, "cpu_time");
     signal(observers()[0].0, Signal::SIGKILL);
