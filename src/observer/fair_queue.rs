@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 /// Limit of readings after a pause, where there is one: beyond it, only processes of users that have taken little of it are read.
 const MAX_TIME: Duration = Duration::from_secs(1);
-/// Time that first readings of new users may take in a request beyond that. After two that block until they are set aside, the others wait
-/// for the next request.
-const MAX_NEW_TIME: Duration = Duration::from_millis(1300);
+/// A reading that takes this long is slow.
+const SLOW: Duration = Duration::from_millis(100);
+/// Limit of slow readings in a request. After one that blocks until it is set aside, all others wait for the next request: what the request
+/// has read is of use at its end only.
+const MAX_SLOW_TIME: Duration = Duration::from_millis(600);
 /// Limit of the excess over the limit that is paid back, in two seconds. So after a reading that blocked for seconds there is soon time again.
 const MAX_EXCESS: Duration = Duration::from_millis(100);
 
@@ -46,8 +48,8 @@ pub struct FairQueue {
     used: UserTime,
     /// Sum of what was used and is not paid back.
     used_by_all: Duration,
-    /// Time that the first readings of new users have taken in the current request.
-    used_by_new: Duration,
+    /// Time that slow readings have taken in the current request.
+    slow_time: Duration,
     /// Number of the request that a process was read for last, or of the one before the request that named it first, by process id.
     last_read: HashMap<u32, u64>,
     /// Number of the current request.
@@ -57,7 +59,7 @@ pub struct FairQueue {
 /// Class of a user, in the order in which they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum UserClass {
-    /// Its processes have taken at most an equal part of the time.
+    /// Its processes have taken at most an equal part of the time, or half as much as those of another user.
     Light,
     /// Nothing was read of it yet.
     New,
@@ -75,7 +77,7 @@ impl FairQueue {
             queues: BTreeMap::new(),
             used: UserTime::default(),
             used_by_all: Duration::ZERO,
-            used_by_new: Duration::ZERO,
+            slow_time: Duration::ZERO,
             last_read: HashMap::new(),
             request: 0,
         }
@@ -84,7 +86,7 @@ impl FairQueue {
     /// Begins a request of these, which it has taken some time to list.
     pub fn begin(&mut self, orders: Vec<QueuedOrder>, listing: Duration, now: Instant) {
         self.request += 1;
-        self.used_by_new = Duration::ZERO;
+        self.slow_time = Duration::ZERO;
         let before = match self.are_new_first {
             true => 0,
             false => self.request - 1,
@@ -120,22 +122,27 @@ impl FairQueue {
     /// Takes the next process. `None`: all were read, or others are left out because the time is used.
     ///
     /// First come users whose processes have taken little time, the user with the least before others. Then come new users: each of
-    /// them may block a reading, once. Last come users that have taken more than an equal part of the time, such as one that has blocked
-    /// a reading. So no user waits long for others.
+    /// them may block a reading, once. Last come users that have taken much, such as one that has blocked a reading. So no user waits long for
+    /// others, however many these are.
     ///
     /// With `only_light`, only the first ones are read.
     pub fn next(&mut self, only_light: bool) -> Option<QueuedOrder> {
+        if self.is_limited && self.slow_time >= MAX_SLOW_TIME {
+            return None;
+        }
         let is_used = self.is_limited && self.used_by_all >= MAX_TIME;
         let last_class = match (only_light, is_used) {
             (false, false) => UserClass::Heavy,
-            (false, true) if self.used_by_new < MAX_NEW_TIME => UserClass::New,
-            _ => UserClass::Light,
+            (false, true) => UserClass::New,
+            (true, _) => UserClass::Light,
         };
         let users = u32::try_from(self.queues.len()).unwrap_or(u32::MAX).max(1);
+        let most = self.used.most().min(MAX_TIME);
+        let most_of_light = (MAX_TIME / users).max(most / 2);
         let next = self.queues.iter().filter_map(|(uid, queue)| {
             let (used, first) = (self.used.of(*uid), queue.front()?);
             let class = match used {
-                Some(used) if used > MAX_TIME / users => UserClass::Heavy,
+                Some(used) if used > most_of_light => UserClass::Heavy,
                 Some(_) => UserClass::Light,
                 None => UserClass::New,
             };
@@ -164,8 +171,8 @@ impl FairQueue {
         if let Some(last_read) = self.last_read.get_mut(&queued.pid()) {
             *last_read = self.request;
         }
-        if self.used.of(queued.uid).is_none() {
-            self.used_by_new += time;
+        if time >= SLOW {
+            self.slow_time += time;
         }
         self.used.add(queued.uid, time);
         self.add(time);
@@ -266,10 +273,36 @@ mod tests {
         queue.used_by_all = LONG;
         let next = |queue: &mut FairQueue| queue.next(false).map(|queued| queued.pid());
         assert_eq!([2, 3].map(|_| next(&mut queue)), [Some(2), Some(3)]);
-        queue.note(&all[2], MAX_NEW_TIME);
+        queue.note(&all[2], SHORT);
+        assert_eq!(next(&mut queue), Some(4));
         assert_eq!(next(&mut queue), None);
-        queue.put_back(all[1].clone());
-        assert_eq!(next(&mut queue), Some(2));
+    }
+
+    #[test]
+    fn slow_reading_ends_the_request() {
+        let all = [1, 2].map(|uid| queued(uid, uid));
+        for (is_limited, expected) in [(true, None), (false, Some(2))] {
+            let mut queue = FairQueue::new(is_limited, false);
+            queue.begin(all.to_vec(), Duration::ZERO, *START);
+            let first = queue.next(false).expect("two");
+            queue.note(&first, MAX_SLOW_TIME);
+            assert_eq!(queue.next(false).map(|queued| queued.uid), expected);
+            assert_eq!(order(&mut queue, &all, 1)[0], 2);
+        }
+    }
+
+    #[test]
+    fn user_is_light_that_has_used_less_than_half_as_much_as_another() {
+        let all: Vec<_> = (1..100).map(|uid| queued(uid, uid)).collect();
+        let (some, few) = (Duration::from_millis(60), Duration::from_millis(20));
+        for (most, expected) in [(some, false), (2 * some, true)] {
+            let mut queue = read(&[(&all[0], most), (&all[1], some), (&all[2], few)]);
+            queue.begin(all.clone(), Duration::ZERO, *START);
+            queue.used_by_all = MAX_TIME;
+            let read: Vec<_> = std::iter::from_fn(|| queue.next(true)).collect();
+            let uids: Vec<_> = read.iter().map(|queued| queued.uid).collect();
+            assert_eq!(uids.contains(&2), expected, "{uids:?}");
+        }
     }
 
     #[test]

@@ -28,6 +28,12 @@ impl UserTime {
         self.used.get(&uid).copied()
     }
 
+    /// Returns the most that any user has used and not paid back.
+    #[must_use]
+    pub fn most(&self) -> Duration {
+        self.used.values().copied().max().unwrap_or_default()
+    }
+
     /// Pays back a part of the time since the last call: to each user an equal part of that. Forgets users that have paid all, unless
     /// `is_kept`. Returns that part of the time.
     pub fn pay_back(&mut self, now: Instant, is_kept: impl Fn(u32) -> bool) -> Duration {
