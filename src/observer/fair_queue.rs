@@ -14,7 +14,7 @@ const SLOW: Duration = Duration::from_millis(100);
 /// Limit of slow readings in a request. After one that blocks until it is set aside, all others wait for the next request: what the request
 /// has read is of use at its end only.
 const MAX_SLOW_TIME: Duration = Duration::from_millis(600);
-/// Limit of the excess over the limit that is paid back, in two seconds. So after a reading that blocked for seconds there is soon time again.
+/// Limit of the excess over the limit that is paid back, in three seconds. So after a reading that blocked for seconds there is soon time again.
 const MAX_EXCESS: Duration = Duration::from_millis(100);
 
 /// A process that is to be read.
@@ -112,6 +112,14 @@ impl FairQueue {
             .pay_back(now, |uid| self.queues.contains_key(&uid));
         self.used_by_all = self.used_by_all.saturating_sub(paid);
         self.add(listing);
+        // Each user has caused a part of the listing. A new one stays new until something was read of it.
+        let all: usize = self.queues.values().map(VecDeque::len).sum();
+        for (&uid, queue) in &self.queues {
+            if self.used.of(uid).is_some() {
+                let part = listing.mul_f64(queue.len() as f64 / all as f64);
+                self.used.add(uid, part);
+            }
+        }
     }
 
     /// Adds to what was used by all.

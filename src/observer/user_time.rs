@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Part of the time that all users together may take.
-const SHARE: u32 = 20;
+const SHARE: u32 = 25;
 
 /// Time that each user has used.
 #[derive(Debug, Default)]
@@ -61,13 +61,13 @@ mod tests {
         time.add(7, second);
         time.add(7, second);
         time.add(8, second);
-        let later = start + 20 * second;
+        let later = start + SHARE * second;
         assert_eq!(time.pay_back(later, |_| false), second);
         let half = second / 2;
         assert_eq!([7, 8].map(|uid| time.of(uid)), [Some(3 * half), Some(half)]);
-        time.pay_back(later + 20 * second, |_| false);
+        time.pay_back(later + SHARE * second, |_| false);
         assert_eq!([7, 8].map(|uid| time.of(uid)), [Some(second), None]);
-        time.pay_back(later + 60 * second, |uid| uid == 7);
+        time.pay_back(later + 3 * SHARE * second, |uid| uid == 7);
         assert_eq!(time.of(7), Some(Duration::ZERO), "it is kept");
     }
 }
