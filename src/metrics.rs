@@ -14,27 +14,14 @@ use crate::transport::TransportProcess;
 use crate::transport::peers::Peer;
 
 pub mod control;
+mod indoms;
 pub mod slowness;
 mod table;
+pub use indoms::*;
 pub use table::METRICS;
 
 /// Domain number that PCP has registered for NIXL (`stdpmid.pcp`). The option -d overrides it.
 pub const DOMAIN: u32 = 39;
-/// Serial number of the instance domain of agents.
-pub const AGENTS: u32 = 0;
-/// Serial number of the instance domain of the buckets of transfer times.
-pub const LATENCIES: u32 = 1;
-/// Serial number of the instance domain of the buckets of transfer sizes.
-pub const SIZES: u32 = 2;
-/// Serial number of the instance domain of the buckets of bandwidths.
-pub const BANDWIDTHS: u32 = 3;
-/// Serial number of the instance domain of upper bounds of transfer times, for cumulative histograms.
-pub const CUMULATIVE_TIMES: u32 = 4;
-
-/// Serial number of the instance domain of processes that use NIXL.
-pub const PROCESSES: u32 = 5;
-/// Serial number of the instance domain of the peers of agents.
-pub const PEERS: u32 = 6;
 
 /// Row of the metric table.
 #[derive(Clone, Copy, Debug)]
@@ -228,17 +215,6 @@ pub const DRAIN_INTERVAL: (u32, u32) = (CONTROL, 1);
 pub const DEBUG: (u32, u32) = (CONTROL, 7);
 /// Cluster and item of `control.reload`. pmStore(3) to it reads the configuration again.
 pub const RELOAD: (u32, u32) = (CONTROL, 8);
-
-/// Serial numbers of all instance domains.
-pub const INDOMS: [u32; 7] = [
-    AGENTS,
-    LATENCIES,
-    SIZES,
-    BANDWIDTHS,
-    CUMULATIVE_TIMES,
-    PROCESSES,
-    PEERS,
-];
 
 #[cfg(test)]
 mod tests {
