@@ -2,9 +2,8 @@
 
 //! Metrics: their types, and the table [`METRICS`] with one row for each metric.
 //!
-//! Registration, values, `pmns` and docs/metrics.md are made from that table. The texts are in the file `help`, which the
-//! daemon does not read. Clusters 0 to 3 are exactly those of the Python PMDA of PCP (`src/pmdas/nixl`). Clusters of this
-//! PMDA begin at 16. Items are never renumbered.
+//! Registration, values, and the files `pmns`, `help` and docs/metrics.md are made from that table. Clusters 0 to 3 are
+//! exactly those of the Python PMDA of PCP (`src/pmdas/nixl`). Clusters of this PMDA begin at 16. Items are never renumbered.
 
 use crate::agents::Agent;
 use crate::event::EventType;
@@ -38,6 +37,10 @@ pub struct Metric {
     pub semantics: Semantics,
     /// PCP units.
     pub units: Units,
+    /// Short help text, after a blank.
+    pub oneline: &'static str,
+    /// Long help text: before each line are a line end and, unless it is empty, a blank.
+    pub help: &'static str,
 }
 
 /// Where the values of a metric come from, with their type and number.
@@ -252,6 +255,24 @@ mod tests {
                     && name
                         .split('.')
                         .all(|part| part.starts_with(char::is_alphabetic))
+            );
+        }
+    }
+
+    #[test]
+    fn help_of_each_metric_fits_a_terminal() {
+        for metric in METRICS.iter() {
+            let oneline = metric.oneline.trim_start();
+            assert!(
+                (1..=60).contains(&oneline.len()) && !oneline.ends_with('.'),
+                "{oneline}"
+            );
+            let lines: Vec<&str> = metric.help.split("\n ").skip(1).collect();
+            // Lines that begin with @ or # have a meaning for newhelp(1).
+            let fits = |line: &&str| line.len() <= 80 && !line.starts_with(['@', '#']);
+            assert!(
+                metric.help.ends_with('.') && lines.len() <= 6 && lines.iter().all(fits),
+                "{lines:#?}"
             );
         }
     }

@@ -96,17 +96,22 @@ pub fn needs_root() {
     }
 }
 
-/// Compares output with a checked-in file; `BLESS=1` writes it.
+/// Compares output with a file in qa/golden; `BLESS=1` writes it.
 pub fn golden(file: &str, output: &str) {
-    let path = project("qa/golden").join(file);
+    agrees(&format!("qa/golden/{file}"), output);
+}
+
+/// Compares text with a file of the project; `BLESS=1` writes it.
+pub fn agrees(file: &str, text: &str) {
+    let path = project(file);
     if std::env::var_os("BLESS").is_some() {
         fs::create_dir_all(path.parent().expect("a directory")).expect("made");
-        fs::write(&path, output).expect("written");
+        fs::write(&path, text).expect("written");
     }
     let expected = fs::read_to_string(&path).unwrap_or_default();
     assert!(
-        output == expected,
-        "{}\n--- expected ---\n{expected}\n--- found ---\n{output}\nBLESS=1 cargo test accepts the output",
+        text == expected,
+        "{}\n--- expected ---\n{expected}\n--- found ---\n{text}\nBLESS=1 cargo test accepts what was found",
         path.display()
     );
 }

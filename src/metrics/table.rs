@@ -7,6 +7,14 @@ use super::{Get, Metric, Semantics, Units, ValueSource};
 use crate::agents::Agent;
 use std::sync::LazyLock;
 
+/// Makes a table of rows. The comment above a row is its help: the short text in the first line, then the long one.
+/// rustfmt does not format the rows.
+macro_rules! rows {
+    ($(#[doc = $oneline:literal] $(#[doc = $help:literal])+ $row:ident $values:tt,)+) => {
+        &[$(Metric { oneline: $oneline, help: concat!($("\n", $help),+), ..$row $values }),+]
+    };
+}
+
 mod agent;
 mod control;
 mod host;
@@ -54,6 +62,8 @@ const fn metric(pmid: Pmid, name: Name, kind: Kind, source: ValueSource) -> Metr
         source,
         semantics: kind.0,
         units: kind.1,
+        oneline: "",
+        help: "",
     }
 }
 

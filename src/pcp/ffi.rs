@@ -71,7 +71,7 @@ impl Pmda {
         let domain = c_int::try_from(DOMAIN).unwrap_or_default();
         // SAFETY: `interface` is leaked and `name` is static, because the library keeps them. It copies the other strings.
         unsafe { sys::pmdaDaemon(interface, version, name, domain, log, help.as_ptr()) };
-        let indoms = INDOMS.map(|serial| sys::pmdaIndom {
+        let indoms = INDOMS.map(|(serial, ..)| sys::pmdaIndom {
             // The serial number. pmdaInit replaces it by the pmInDom.
             it_indom: serial,
             it_numinst: 0,
@@ -88,7 +88,7 @@ impl Pmda {
     /// If no instance domain has this serial number.
     #[must_use]
     pub fn instances(&self, serial: u32) -> Instances {
-        let at = INDOMS.iter().position(|&indom| indom == serial);
+        let at = INDOMS.iter().position(|&(indom, ..)| indom == serial);
         let at = at.expect("a serial number from the table");
         // SAFETY: the table was leaked by `new` and has one entry for each of INDOMS. No other reference to it exists
         // now.

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Renders `pmns` from the metric table. It is checked in, since Install needs it on hosts without a compiler.
+//! Renders files from the metric table. They are checked in, since Install needs them on hosts without a compiler.
 
-use pmdanixl::metrics::METRICS;
+use pmdanixl::metrics::{DOMAIN, INDOMS, METRICS, Metric, Semantics, Units, ValueType};
 use std::fmt::Write;
 
 const NOTE: &str = "Rendered from src/metrics.rs by `BLESS=1 cargo test`; not edited by hand.";
+
+/// Domain number for Install and newhelp(1).
+pub fn domain() -> String {
+    format!("/* SPDX-License-Identifier: GPL-2.0-or-later */\n#define NIXL {DOMAIN}\n")
+}
 
 /// Name space in the format of pmns(5). A subtree is at the place of its first metric in the table.
 pub fn pmns() -> String {
@@ -40,10 +45,59 @@ pub fn pmns() -> String {
     text
 }
 
-#[test]
-fn subtree_is_named_in_its_parent_and_written_once() {
-    let pmns = pmns();
-    assert!(pmns.contains("\nnixl {\n    transfer\n    memory\n    performance\n    errors\n    agent\n    ring\n    last\n    latency\n    size\n    bandwidth\n    process\n    peer\n    host\n    agents\n    control\n}\n"));
-    assert!(pmns.contains("\nnixl.control.cut {\n    drains                  NIXL:40:23\n}\n"));
-    assert_eq!(pmns.matches("nixl.control {").count(), 1);
+/// Help texts in the format of newhelp(1).
+pub fn help() -> String {
+    let indoms = INDOMS.map(|(serial, oneline, help)| (format!("NIXL.{serial}"), oneline, help));
+    let name = |metric: &Metric| format!("nixl.{}", metric.name);
+    let metrics = METRICS.iter().map(|row| (name(row), row.oneline, row.help));
+    let mut text = format!("# {NOTE}\n");
+    for (name, oneline, help) in indoms.into_iter().chain(metrics) {
+        let entry = format!("{name}{oneline}{}\n", help.replace("\n ", "\n"));
+        assert!(entry.len() <= 1000, "newhelp cuts off the help of {name}");
+        let _ = write!(text, "\n@ {entry}");
+    }
+    text
+}
+
+/// Reference in docs/metrics.md: a table for each instance domain, then one for metrics with one value.
+pub fn reference() -> String {
+    let mut text = String::new();
+    let indoms = INDOMS.map(|(serial, oneline, _)| (Some(serial), oneline));
+    let host = (None, "one value for the host");
+    for (serial, oneline) in indoms.into_iter().chain([host]) {
+        let of = serial.map(|serial| format!("instance domain {DOMAIN}.{serial}:"));
+        let title = of.unwrap_or_default() + oneline;
+        let _ = write!(
+            text,
+            "\n### {title}\n\n| metric | PMID | type | semantics | units | |\n| --- | --- | --- | --- | --- | --- |\n"
+        );
+        for metric in METRICS.iter().filter(|metric| metric.indom() == serial) {
+            let kind = match metric.value_type() {
+                ValueType::U32 => "u32",
+                ValueType::U64 => "u64",
+                ValueType::F64 => "double",
+                ValueType::Text => "string",
+            };
+            let semantics = match metric.semantics {
+                Semantics::Counter => "counter",
+                Semantics::Instant => "instant",
+                Semantics::Discrete => "discrete",
+            };
+            let units = match metric.units {
+                Units::None => "",
+                Units::Byte => "byte",
+                Units::Count => "count",
+                Units::Microsecond => "microsec",
+                Units::Millisecond => "millisec",
+                Units::Second => "sec",
+                Units::BytePerSecond => "byte / sec",
+            };
+            let _ = writeln!(
+                text,
+                "| `nixl.{}` | {DOMAIN}.{}.{} | {kind} | {semantics} | {units} |{} |",
+                metric.name, metric.cluster, metric.item, metric.oneline
+            );
+        }
+    }
+    text
 }

@@ -17,91 +17,219 @@ fn shown(path: &Path) -> String {
     path.to_string_lossy().chars().map(text::escaped).collect()
 }
 
-pub(super) const ROWS: &[Metric] = &[
+pub(super) const ROWS: &[Metric] = rows![
+    /// 0 unknown, 1 live, 2 idle, 3 exited
+    /// 0 unknown  whether a process writes cannot be found out, and no event came for
+    ///            retain; the agent leaves the instance domain after another retain
+    /// 1 live     a process has the ring open, or the store open for writing
+    /// 2 idle     as live, without an event for idle_after (60 seconds). An agent
+    ///            without work looks like one whose transfers hang.
+    /// 3 exited   no process has the file open, or only a reader; leaves after retain.
     agent_u32((16, 0), "agent.state", INSTANT, |agent| {
         Some(agent.entry.agent_state as u32)
     }),
+    /// nixl.agent.state in words
+    /// nixl.agent.state as a word: unknown, live, idle or exited.
     agent_text((16, 1), "agent.status", INSTANT, |agent| {
         Some(agent.entry.agent_state.text().into())
     }),
+    /// drain, observe (not counted), or read (a store)
+    /// drain: the PMDA takes the events out of the ring, and counts each.
+    /// observe: it leaves them there and counts none (observe is set in nixl.conf, the
+    /// file is not writable, or another pmdanixl drains it). Totals from before stay as
+    /// they were. An agent of which nothing was ever counted has no totals.
+    /// read: values of a prometheus_mp store, of which nothing can be missed.
+    /// No value: the agent has no file now.
     agent_text((16, 2), "agent.mode", FACT, |agent| {
         Some(agent.mode()?.into())
     }),
+    /// origin of the values: ring or store
+    /// ring: events that NIXL writes where NIXL_TELEMETRY_DIR is set. store: running
+    /// totals that NIXL's exporter prometheus_mp keeps in NIXL_TELEMETRY_MULTIPROC_DIR.
+    /// No value: the agent has neither now.
     agent_text((16, 3), "agent.source", FACT, |agent| {
         agent.has_files().then(|| agent.source_kind().to_owned())
     }),
+    /// id of the process that writes the ring or store
+    /// Id of the process that writes, in the PMDA's PID namespace. Where /proc does not
+    /// show the process, the id that a live agent's store names, in the namespace of
+    /// that process. No value: the agent has exited, its process is not known, or
+    /// several processes write one ring, as agents of one name in one directory do.
     agent_u32((16, 4), "agent.pid", FACT, Agent::pid),
+    /// owner of the ring or store
+    /// Name of the file's owner, which is the user that the agent runs as; a number
+    /// where this host has no name for it. No value: the agent has no file now.
     agent_text((16, 5), "agent.user", FACT, Agent::user),
+    /// format version of the ring or store
+    /// Version in the ring's header: 1 up to NIXL 1.0, 2 for 1.1 and 1.2, 3 for 1.3, 4
+    /// from 1.4 on. Different versions on a host show a rollout that is not complete.
+    /// Of a store: the version of its schema, 1 from NIXL 1.5 on. No value: the agent
+    /// has no file now.
     agent_u32((16, 6), "agent.wire_version", FACT, Agent::wire_version),
+    /// starts of the agent
+    /// Number of starts of the agent: its file appeared, or its ring was initialised
+    /// again. A restart is missed if the ring was empty at its beginning before.
     agent_u64((16, 7), "agent.starts", EVENTS, |agent| {
         Some(agent.entry.starts)
     }),
+    /// when the agent was first seen, seconds since 1970
+    /// Time when the PMDA first saw an agent of this name in this directory, in seconds
+    /// since 1970. It stays when the agent restarts.
     agent_u64((16, 8), "agent.first_seen", MOMENT, |agent| {
         Some(agent.entry.first_seen)
     }),
+    /// time since its last event
+    /// Milliseconds since the last event of any type was read, or since the agent was
+    /// last found started, where that is later.
     agent_u64(
         (16, 9),
         "agent.idle_time",
         (Semantics::Instant, Units::Millisecond),
         |agent| u64::try_from(agent.idle(&Now::read()).as_millis()).ok(),
     ),
+    /// file of its ring or store
+    /// Path of the ring or store, also after the ring was removed. Bytes that are not
+    /// UTF-8 are shown as U+FFFD, control characters as \n or \u{1b}. No value: its
+    /// store is gone.
     agent_text((16, 10), "agent.path", FACT, |agent| {
         Some(shown(&agent.path()?))
     }),
+    /// title or program of the writing process, without arguments
+    /// Title that the process gave itself (VLLM::Worker_TP0), up to the first blank.
+    /// Without a title: file name of the program; behind a Python interpreter also of
+    /// the script, or -m and the module. Without arguments, which can hold secrets; at
+    /// most 96 bytes; control characters as \n or \u{1b}. No value: /proc does not
+    /// show the process.
     agent_text((16, 11), "agent.command", FACT, |agent| {
         agent.labelled_facts().get("command").map(str::to_owned)
     }),
+    /// bytes over TCP divided by bytes of NIXL, last minute
+    /// Bytes that the agent's process moved over TCP in the last minute, divided by the
+    /// bytes of its completed transfers: about 1 if NIXL has fallen back to TCP, about
+    /// 0 on RDMA, NVLink or shared memory. Writes compare with what was sent, reads
+    /// with what was received. Other traffic of the process and transfers that other
+    /// agents start raise it. No value: less than 1 MiB was moved in each direction,
+    /// the process runs several agents, or was not read in the last minute.
     agent_f64((16, 12), "agent.tcp_share", INSTANT, |agent| {
         agent.transport.tcp_share()
     }),
+    /// slots of the ring, one more than the events it can hold
+    /// Slots of the ring (NIXL_TELEMETRY_BUFFER_SIZE, 4096 by default). It holds one
+    /// event less. No value: the agent has no ring now.
     agent_u64((17, 0), "ring.capacity", LEVEL, Agent::capacity),
+    /// events that waited in the ring at the last drain
+    /// Events that waited in the ring when it was last read, before they were taken
+    /// out. In observe mode: events that wait there now.
     agent_u64((17, 1), "ring.pending", LEVEL, Agent::pending),
+    /// most events that waited in the ring at any drain
+    /// Most events that ever waited in the agent's ring when it was read. Near
+    /// nixl.ring.capacity, the loss of events is near.
     agent_u64((17, 2), "ring.highwater", LEVEL, |agent| {
         agent.of_ring(agent.entry.highwater)
     }),
+    /// drains that found the ring full
+    /// Number of times that the ring was found full, with capacity - 1 events. NIXL
+    /// then loses all further events and counts them nowhere: this is the dependable
+    /// sign of loss. Raise NIXL_TELEMETRY_BUFFER_SIZE (a power of two, 4096 by default)
+    /// or lower NIXL_TELEMETRY_RUN_INTERVAL (100 ms by default) in the agent's process.
+    /// In observe mode nothing is counted, so it does not grow: see nixl.ring.pending.
     agent_u64((17, 3), "ring.full", EVENTS, |agent| {
         agent.of_ring(agent.entry.overflows)
     }),
+    /// events that NIXL dropped before the ring
+    /// Events that the agent lost in its own queue before the ring, and reported as
+    /// lost. Raise NIXL_TELEMETRY_BUFFER_SIZE or lower NIXL_TELEMETRY_RUN_INTERVAL.
+    /// NIXL mostly loses the report itself when the ring is full: see nixl.ring.full. A
+    /// store tells it too. No value: NIXL before 1.4, which does not report it.
     agent_u64((17, 4), "ring.dropped", EVENTS, Agent::dropped),
+    /// events read from the ring
+    /// Events of all types that were read from the agent's ring and counted. The
+    /// metrics of nixl.ring have no value for an agent of stores.
     agent_u64((17, 5), "ring.events", EVENTS, |agent| {
         agent.of_ring(agent.entry.stats.events)
     }),
+    /// events with a type or value that cannot be counted
+    /// Events of the ring that cannot be counted: of a type that the PMDA does not know
+    /// (backends of NIXL up to 0.10 add their own), or of 2^56 or more. Values of that
+    /// size mean that two processes write to one file: two agents of one name and of
+    /// different versions of NIXL, or a process that is no agent.
     agent_u64((17, 6), "ring.unknown", EVENTS, |agent| {
         agent.of_ring(agent.entry.stats.totals.unknown())
     }),
+    /// restarts of the producer in the same ring
+    /// Number of times that the ring was found initialised again: its agent restarted
+    /// under the same name and took over the file. Events that were not yet read are
+    /// lost then, at most those of one drain_interval; the agent's counters go on. If
+    /// it grows without restarts, two processes of one name share the directory and
+    /// spoil the ring: give each a directory of its own.
     agent_u64((17, 7), "ring.resets", EVENTS, |agent| {
         agent.of_ring(agent.entry.resets)
     }),
+    /// events that another reader consumed
+    /// Events that another reader took out of the ring: NIXL's telemetry_reader, the
+    /// Python PMDA or another pmdanixl. They are missing in the counters, except those
+    /// that were counted here before. Stop the other reader: a ring has room for one.
     agent_u64((17, 8), "ring.foreign_reads", EVENTS, |agent| {
         agent.of_ring(agent.entry.foreign_reads)
     }),
+    /// bytes of the last WRITE
+    /// Bytes of the last completed WRITE: agent_tx_last_bytes of NIXL's own exporters.
+    /// No value: there was none. Of a store: 0 if there was none.
     agent_u64((18, 0), "last.tx_bytes", BYTES, |agent| {
         agent.entry.stats.last(EventType::TxBytes)
     }),
+    /// bytes of the last READ
+    /// Bytes of the last completed READ: agent_rx_last_bytes of NIXL's own exporters.
+    /// No value: there was none. Of a store: 0 if there was none.
     agent_u64((18, 1), "last.rx_bytes", BYTES, |agent| {
         agent.entry.stats.last(EventType::RxBytes)
     }),
+    /// bytes of the last registration
+    /// Bytes of the last registration of memory: agent_memory_registered_last_bytes of
+    /// NIXL's own exporters. No value: there was none.
     agent_u64((18, 2), "last.registered", BYTES, |agent| {
         agent.entry.stats.last(EventType::MemoryRegistered)
     }),
+    /// bytes of the last deregistration
+    /// Bytes of the last deregistration: agent_memory_deregistered_last_bytes of NIXL's
+    /// own exporters. No value: there was none.
     agent_u64((18, 3), "last.deregistered", BYTES, |agent| {
         agent.entry.stats.last(EventType::MemoryDeregistered)
     }),
+    /// time of the last transfer
+    /// Microseconds from start to completion of the last completed transfer:
+    /// agent_xfer_time of NIXL's own exporters. No value: there was none.
     agent_u64((18, 4), "last.xfer_time", TIME, |agent| {
         agent.entry.stats.last(EventType::XferTime)
     }),
+    /// time to post the last transfer
+    /// Microseconds from the start of the last transfer until NIXL's backend accepted
+    /// it: agent_xfer_post_time of NIXL's own exporters. No value: there was none.
     agent_u64((18, 5), "last.xfer_post_time", TIME, |agent| {
         agent.entry.stats.last(EventType::XferPostTime)
     }),
+    /// bytes registered now
+    /// Bytes registered less bytes deregistered since the agent's last start. A value
+    /// that grows without end shows a leak. After lost events it is wrong until the
+    /// next start.
     agent_u64((19, 0), "memory.current", BYTES, |agent| {
         agent.counted(agent.entry.stats.registered)
     }),
+    /// errors of all kinds
+    /// Sum of the twelve kinds of errors below nixl.errors.
     agent_u64((19, 1), "errors.total", EVENTS, |agent| {
         agent.counted(agent.entry.stats.totals.errors())
     }),
+    /// name of the last error
+    /// NIXL's name for the status of the last error, such as NIXL_ERR_BACKEND. A store
+    /// does not tell the order of errors: there it is the most frequent of the errors
+    /// that came last. No value: there was none since the PMDA first saw the agent.
     agent_text((19, 2), "errors.last", FACT, |agent| {
         Some(agent.entry.stats.last_error?.0.status()?.into())
     }),
+    /// time of the last error, seconds since 1970
+    /// Time when the last error was read, in seconds since 1970. No value: there was
+    /// none since the PMDA first saw the agent.
     agent_u64((19, 3), "errors.last_time", MOMENT, |agent| {
         Some(agent.entry.stats.last_error?.1)
     }),

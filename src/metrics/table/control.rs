@@ -10,67 +10,149 @@ use crate::log;
 use crate::metrics::control::milliseconds;
 use crate::metrics::{Metric, Semantics, Units};
 
-pub(super) const ROWS: &[Metric] = &[
+pub(super) const ROWS: &[Metric] = rows![
+    /// version of pmdanixl
+    /// Version of the PMDA, as pmdanixl --version prints it.
     daemon_text((40, 0), "control.version", |_| {
         Some(env!("CARGO_PKG_VERSION").into())
     }),
+    /// time between two drains of the rings
+    /// Milliseconds between two drains of all rings. Before each answer they are
+    /// drained once more. Set by drain_interval in nixl.conf. As root, a value from 1
+    /// to 1000 can be stored: it holds until the configuration is read again
+    /// (nixl.control.reload).
     daemon_u32(
         (40, 1),
         "control.drain_interval",
         (Semantics::Discrete, Units::Millisecond),
         |control| Some(milliseconds(control.drain_interval)),
     ),
+    /// rejected files in telemetry directories
+    /// Files in the telemetry directories that were rejected since the start, each file
+    /// and reason once, and again after a change of owners in nixl.conf. A shared
+    /// directory such as /var/tmp has many that are not telemetry; pmdanixl --check
+    /// lists them with their reasons.
     daemon_u64((40, 5), "control.files.refused", EVENTS, |control| {
         Some(control.activity.file_rejections)
     }),
+    /// 1 if the counters survive a restart of the PMDA
+    /// 1: totals are kept in the state file, and go on when the PMDA restarts. 0: the
+    /// state file cannot be opened or cannot grow, and totals begin at zero after a
+    /// restart. The log says why.
     daemon_u32((40, 6), "control.state.persistent", FACT, |control| {
         Some(control.is_persistent.into())
     }),
+    /// 1 if debug messages are logged
+    /// 1: debug messages are logged without a limit, such as each rejected file with
+    /// its reason, and once a minute the cost of drains and scans. 0: they are not.
+    /// Begins with what -D appl0 says. As root, 1 or 0 can be stored.
     daemon_u32((40, 7), "control.debug", FACT, |_| {
         Some(log::is_debug().into())
     }),
+    /// configurations loaded; pmstore here loads nixl.conf again
+    /// Number of configurations taken, that of the start included. As root, storing
+    /// any value reads nixl.conf again. A file with an error changes nothing: pmstore
+    /// fails, and nixl.control.config_error and the log say why. A changed user takes
+    /// effect when ./Install is run again.
     daemon_u32((40, 8), "control.reload", FACT, |control| {
         Some(control.config_loads)
     }),
+    /// reason why the configuration was rejected
+    /// Error of nixl.conf when it was last read, with file, line and key; empty without
+    /// one. After an error at the start, no directory is scanned until a good file is
+    /// read (nixl.control.reload).
     daemon_text((40, 9), "control.config_error", |control| {
         Some(control.config_error.clone())
     }),
+    /// processor time of the PMDA
+    /// Microseconds of processor time, user and system, of all threads of the PMDA
+    /// since its start (getrusage(2)), and of the processes that look at others for it,
+    /// as of their last scan, which is at most a minute ago.
     daemon_u64(
         (40, 11),
         "control.cpu_time",
         (Semantics::Counter, Units::Microsecond),
         |control| control.cpu_time(),
     ),
+    /// memory of the PMDA
+    /// Bytes of resident memory of the PMDA (/proc/PID/statm), and of the processes
+    /// that look at others for it, as of their last scan. Touched pages of mapped rings
+    /// and of the state file are included, though they belong to these files. No value:
+    /// /proc is not mounted.
     daemon_u64((40, 12), "control.memory", BYTES, |control| {
         control.memory()
     }),
+    /// limit on agents at a time (max_agents)
+    /// Limit on agents at a time: max_agents in nixl.conf, or what the limit of open
+    /// files allows. An agent takes one of these places while it is an instance, and
+    /// another for each open file beyond the first.
     daemon_u32(
         (40, 17),
         "control.places.max",
         (Semantics::Discrete, Units::Count),
         |control| Some(control.activity.places),
     ),
+    /// agents at a time, out of nixl.control.places.max
+    /// Places that agents take, out of nixl.control.places.max. If none is left, a new
+    /// agent evicts an exited agent of the user with most agents (with at least as many
+    /// as its own user has). If there is none, it evicts the newest agent of the user
+    /// with most agents, if that user has at least two more than its own user.
     daemon_u32((40, 18), "control.places.taken", LEVEL, |control| {
         Some(control.activity.places_taken)
     }),
+    /// rings and stores rejected because of max_agents
+    /// Number of times that a ring or store was rejected because max_agents is reached,
+    /// or because its owner had too many new names. Each is tried, and counted, again
+    /// every few seconds. If it grows, see the log: raise max_agents or the limit of
+    /// open files, or stop the user that creates names.
     daemon_u64((40, 19), "control.places.refused", EVENTS, |control| {
         Some(control.activity.place_rejections)
     }),
+    /// directories that are scanned
+    /// Directories that are scanned: those that telemetry_dir and multiproc_dir name,
+    /// and at most max_directories that their patterns match. Unreadable ones are in
+    /// nixl.control.directories.missing.
     daemon_u32((40, 20), "control.directories.watched", LEVEL, |control| {
         Some(control.activity.directories)
     }),
+    /// matching directories that are not scanned
+    /// Directories that match a pattern and are not scanned: max_directories in
+    /// nixl.conf is reached, or a user or another host serves the file system (FUSE,
+    /// NFS), which may not answer. With max_directories, the user with most directories
+    /// loses one to a user that has at least two fewer. pmdanixl --check says which.
     daemon_u32((40, 21), "control.directories.left_out", LEVEL, |control| {
         Some(control.activity.directories_left_out)
     }),
+    /// drains that reached their time limit
+    /// Number of drains that reached their time limit before all events were counted.
+    /// The rest is counted by the next drain. If it grows, events come faster than they
+    /// can be counted.
     daemon_u64((40, 23), "control.cut.drains", EVENTS, |control| {
         Some(control.drains_cut)
     }),
+    /// configured directories that are missing or unreadable
+    /// Directories of telemetry_dir and multiproc_dir that do not exist or cannot be
+    /// read now, and patterns whose part before the first wildcard does not. Above 0: a
+    /// path is misspelt, a volume is not mounted, or the PMDA's user may not read it;
+    /// pmdanixl --check says which. A directory that the first agent creates is missing
+    /// until then.
     daemon_u32((40, 27), "control.directories.missing", LEVEL, |control| {
         Some(control.activity.missing_directories)
     }),
+    /// batches skipped because they may be counted already
+    /// Batches that were taken for counted although their ring may have been restarted:
+    /// the PMDA was killed during a drain, or another reader of the ring ended, and the
+    /// ring's first events are the same as before. If they were new, they are lost.
+    /// Also rings that were taken for restarted and may not be. The log names the ring.
     daemon_u64((40, 28), "control.doubtful_batches", EVENTS, |control| {
         Some(control.activity.doubtful_batches)
     }),
+    /// whether other processes are looked at
+    /// 1: the process that looks at others runs. 0: it has ended or could not be
+    /// started; the log says why. Then new agents have no labels of their process, and
+    /// after a minute nixl.process, nixl.peer, nixl.agent.tcp_share and
+    /// nixl.agents.silent have no values, until a restart of the PMDA. No value:
+    /// proc_facts is false.
     daemon_u32((40, 29), "control.observer", FACT, |control| {
         control.activity.observes.map(u32::from)
     }),

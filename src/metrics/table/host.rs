@@ -15,43 +15,87 @@ pub(super) fn sums(rows: &[Metric]) -> Vec<Metric> {
     let events = rows.iter().filter_map(|row| match row.source {
         Event(event) => {
             let first = FIRST_ITEMS.get(usize::try_from(row.cluster).ok()?)?;
-            Some((first + row.item, row.name, event, row.units))
+            Some((first + row.item, row.name, event, row.units, row.oneline))
         }
         _ => None,
     });
-    let dropped = (20, "ring.dropped", EventType::EventsDropped, Units::Count);
-    let sum = |(item, name, event, units)| {
+    let oneline = " events that NIXL dropped";
+    let (event, units) = (EventType::EventsDropped, Units::Count);
+    let dropped = (20, "ring.dropped", event, units, oneline);
+    let sum = |(item, name, event, units, oneline)| {
+        let kind = (Semantics::Counter, units);
+        let help = format!(
+            "\n Sum of nixl.{name}\n over all agents since the host booted, exited agents included."
+        );
         let name = format!("host.{name}").leak();
-        metric((30, item), name, (Semantics::Counter, units), Host(event))
+        Metric {
+            oneline: format!("{oneline}, all agents").leak(),
+            help: help.leak(),
+            ..metric((30, item), name, kind, Host(event))
+        }
     };
     events.chain([dropped]).map(sum).collect()
 }
 
-pub(super) const ROWS: &[Metric] = &[
+pub(super) const ROWS: &[Metric] = rows![
+    /// errors of all kinds, all agents
+    /// Sum of the twelve counters below nixl.host.errors: errors of all agents since
+    /// the host booted, exited agents included.
     daemon_u64((30, 21), "host.errors.total", EVENTS, |control| {
         Some(control.agents.errors)
     }),
+    /// drains that found a ring full, all agents
+    /// Sum of nixl.ring.full over all agents since the host booted, exited agents
+    /// included. NIXL does not tell how many events each full ring has lost.
     daemon_u64((30, 22), "host.ring.full", EVENTS, |control| {
         Some(control.agents.full)
     }),
+    /// agents that are live
+    /// Agents in nixl.agent.state 1: a process has the file open, and an event came
+    /// within idle_after (60 seconds).
     daemon_u32((31, 0), "agents.live", LEVEL, |control| {
         Some(control.agents.live)
     }),
+    /// agents that are live, without recent events
+    /// Agents in nixl.agent.state 2: a process has the file open, and no event came for
+    /// idle_after (60 seconds). An agent without work is silent, and so is one whose
+    /// transfers hang.
     daemon_u32((31, 1), "agents.idle", LEVEL, |control| {
         Some(control.agents.idle)
     }),
+    /// agents that exited within retain
+    /// Agents in nixl.agent.state 3: no process writes to the file any more. They stay
+    /// instances until retain (10 minutes) has passed.
     daemon_u32((31, 2), "agents.exited", LEVEL, |control| {
         Some(control.agents.exited)
     }),
+    /// files of a NIXL version that is not supported
+    /// Rings and stores of a version that this pmdanixl does not know. They are neither
+    /// read nor changed. The log and pmdanixl --check name each. Install a newer
+    /// pmdanixl, or remove files that no process uses any more.
     daemon_u32((31, 3), "agents.unsupported", LEVEL, |control| {
         Some(control.agents.unsupported)
     }),
+    /// rings and stores that are rejected now
+    /// Files that look like telemetry but are rejected now: damaged headers, no
+    /// permission to read, max_agents reached. The log and pmdanixl --check name each
+    /// with its reason. Files of other kinds and of other owners are not counted.
     daemon_u32((31, 4), "agents.refused", LEVEL, |control| {
         Some(control.agents.rejected)
     }),
+    /// agents with unknown state
+    /// Agents in nixl.agent.state 0: whether a process writes cannot be found out, and
+    /// no event came for retain.
     daemon_u32((31, 5), "agents.unknown", LEVEL, |control| {
         Some(control.agents.unknown)
     }),
+    /// processes that use NIXL without telemetry here
+    /// Processes with a NIXL backend loaded (libplugin_*.so mapped) that write no ring
+    /// or store read here: their telemetry is off or goes elsewhere. Children forked
+    /// from such a process count too, processes that only import NIXL do not.
+    /// pmdanixl --check names each and what is missing. Counted once a minute. No
+    /// value: not all processes of the host can be seen (proc_facts = false, a PID
+    /// namespace, missing rights).
     daemon_u32((31, 6), "agents.silent", LEVEL, |control| {
         control.agents.silent
     }),
