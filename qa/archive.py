@@ -3,7 +3,7 @@
 """archive.py ARCHIVE SECONDS: writes a PCP archive of the table on standard input, with a sample every SECONDS.
 
 A line is a metric, an instance (or - for a metric without instances), and a value for each sample (or - for none). Descriptors of
-this PMDA's metrics come from qa/golden/pminfo_dmtT.out, which a test compares with the PMDA. A line that begins with `label` has an
+this PMDA's metrics come from qa/golden/pminfo_dm.out, which a test compares with the PMDA. A line that begins with `label` has an
 instance and NAME=VALUE pairs, its labels from the first sample on. It needs the distribution's Python, which has PCP's modules.
 """
 
@@ -51,9 +51,9 @@ OTHERS = {
 
 def own_metrics():
     """Yields the descriptors of the metrics of this PMDA."""
-    golden = pathlib.Path(__file__).with_name("golden") / "pminfo_dmtT.out"
+    golden = pathlib.Path(__file__).with_name("golden") / "pminfo_dm.out"
     entry = re.compile(
-        r"^(nixl\.\S+) PMID: (\d+)\.(\d+)\.(\d+) .*\n"
+        r"^(nixl\.\S+) PMID: (\d+)\.(\d+)\.(\d+)\n"
         r"    Data Type: (.*?)  InDom: (?:PM_INDOM_NULL|(\d+)\.(\d+)) .*\n"
         r"    Semantics: (\w+)  Units: (.*)$",
         re.MULTILINE,

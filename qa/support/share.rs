@@ -72,7 +72,7 @@ pub fn names_in(text: &str) -> Vec<&str> {
 
 /// True if a metric, or a group of metrics, has that name.
 pub fn is_metric(name: &str) -> bool {
-    let metrics = text_of("qa/golden/pminfo_dmtT.out");
+    let metrics = text_of("qa/golden/pminfo_dm.out");
     let derived = text_of(DERIVED);
     let mut names = metrics
         .lines()

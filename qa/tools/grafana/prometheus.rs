@@ -15,7 +15,7 @@ const CASES: &str = "qa/prometheus/rules.yml";
 #[test]
 fn prometheus_alerts_fire_only_in_their_cases() {
     let (rules, cases) = (text_of(RULES), text_of(CASES));
-    let metrics = text_of("qa/golden/pminfo_dmtT.out").replace('.', "_");
+    let metrics = text_of("qa/golden/pminfo_dm.out").replace('.', "_");
     for name in names_in_promql(&rules) {
         let line = format!("\n{name} PMID: ");
         assert!(metrics.contains(&line), "{name}");
