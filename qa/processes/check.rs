@@ -3,6 +3,7 @@
 //! `--check` and the daemon agree about each process: user, command, version and backends of NIXL, RDMA devices, telemetry, and whether
 //! its sockets can be read.
 
+use super::labels::delay::stall;
 use crate::support::fleet::is_possible;
 use crate::support::other_user::{STRANGER, VICTIM, open_to_all};
 use crate::support::pdu::Link;
@@ -224,6 +225,27 @@ fn check_and_daemon_say_the_same_of_each_process() {
         agent.pid()
     );
     assert!(home.log().contains(&why), "{}", home.log());
+}
+
+/// The newest process is read first.
+#[test]
+fn check_examines_all_others_beside_a_process_that_blocks() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    open_to_all(home.dir(), 0o755);
+    let library = libraries(&home, Some("1.5.1"), &["UCX"]);
+    let mut silent = Process::with_files(&[], &library);
+    silent.run(&format!("become({VICTIM})"));
+    let _blocks = stall(&home, &library, 1, None, 1);
+    let mut check = Command::new(PMDANIXL);
+    let said = text(&output(check.args(["--check", "-c"]).arg(home.conf())));
+    assert!(
+        said.contains("does not answer a read of its memory"),
+        "{said}"
+    );
+    assert!(of_check(&said).contains_key(&silent.pid()), "{said}");
 }
 
 /// Runs `--check`, and the daemon until it says the same, both with a command prefix. Returns what they say.

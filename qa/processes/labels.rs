@@ -5,7 +5,7 @@
 mod buckets;
 mod changes;
 mod cost;
-mod delay;
+pub mod delay;
 mod pods;
 mod titles;
 

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Time in which other processes answer.
 const ANSWER_TIME: Duration = Duration::from_secs(15);
+/// Part of it that is left for what a scan of all processes has found.
+const EXAMINATION_TIME: Duration = Duration::from_secs(5);
 
 /// What was read of other processes.
 #[derive(Debug, Default)]
@@ -36,7 +38,8 @@ impl Seen {
         let end = Instant::now() + ANSWER_TIME;
         let request = ScanRequest::default();
         seen.process_scan = ProcessScan::of(HashMap::new(), request.clone());
-        seen.ask(observer, &Request::Scan(request), Kind::Scan, end);
+        let end_of_scan = end - EXAMINATION_TIME;
+        seen.ask(observer, &Request::Scan(request), Kind::Scan, end_of_scan);
         let mut subjects = Vec::new();
         for process in &seen.process_scan.nixl_processes {
             subjects.push(Subject::Nixl {

@@ -7,14 +7,15 @@ use crate::observer::user_time::UserTime;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Limit of readings after a pause, where there is one: beyond it, only processes of users that have taken little of it are read.
+/// Limit of what readings may have taken, where there is one: beyond it, only processes of new users, and of those that have taken little of
+/// it, are read.
 const MAX_TIME: Duration = Duration::from_secs(1);
 /// A reading that takes this long is slow.
 const SLOW: Duration = Duration::from_millis(100);
 /// Limit of slow readings in a request. After one that blocks until it is set aside, all others wait for the next request: what the request
 /// has read is of use at its end only.
 const MAX_SLOW_TIME: Duration = Duration::from_millis(600);
-/// Limit of the excess over the limit that is paid back, in three seconds. So after a reading that blocked for seconds there is soon time again.
+/// Limit of the excess over the limit that is paid back, in 2.5 seconds. So after a reading that blocked for seconds there is soon time again.
 const MAX_EXCESS: Duration = Duration::from_millis(100);
 
 /// A process that is to be read.
@@ -38,7 +39,7 @@ impl QueuedOrder {
 /// Processes of a request that were not read yet, and the time that earlier ones have taken.
 #[derive(Debug)]
 pub struct FairQueue {
-    /// True if readings have a limit.
+    /// True if readings of the current request have a limit.
     is_limited: bool,
     /// True if processes that no request has named before are the first ones of their user.
     are_new_first: bool,
@@ -46,9 +47,9 @@ pub struct FairQueue {
     queues: BTreeMap<u32, VecDeque<QueuedOrder>>,
     /// Time that readings of each user's processes have taken, and that is not paid back.
     used: UserTime,
-    /// Sum of what was used and is not paid back.
+    /// Sum of what was used and is not paid back, at most [`MAX_TIME`] and [`MAX_EXCESS`].
     used_by_all: Duration,
-    /// Time that slow readings have taken in the current request.
+    /// Time that slow readings of the current request have taken.
     slow_time: Duration,
     /// Number of the request that a process was read for last, or of the one before the request that named it first, by process id.
     last_read: HashMap<u32, u64>,
@@ -68,11 +69,10 @@ enum UserClass {
 }
 
 impl FairQueue {
-    /// Returns no processes. Those of requests are all read, or with a limit those of heavy users only if there is time. With `are_new_first`,
-    /// processes that no request has named before are the first ones of their user.
-    pub fn new(is_limited: bool, are_new_first: bool) -> Self {
+    /// Returns no processes. With `are_new_first`, processes that no request has named before are the first ones of their user.
+    pub fn new(are_new_first: bool) -> Self {
         Self {
-            is_limited,
+            is_limited: false,
             are_new_first,
             queues: BTreeMap::new(),
             used: UserTime::default(),
@@ -83,9 +83,16 @@ impl FairQueue {
         }
     }
 
-    /// Begins a request of these, which it has taken some time to list.
-    pub fn begin(&mut self, orders: Vec<QueuedOrder>, listing: Duration, now: Instant) {
+    /// Begins a request of these, which it has taken some time to list. If it is not limited, all are read.
+    pub fn begin(
+        &mut self,
+        orders: Vec<QueuedOrder>,
+        is_limited: bool,
+        listing: Duration,
+        now: Instant,
+    ) {
         self.request += 1;
+        self.is_limited = is_limited;
         self.slow_time = Duration::ZERO;
         let before = match self.are_new_first {
             true => 0,
@@ -133,16 +140,13 @@ impl FairQueue {
     /// them may block a reading, once. Last come users that have taken much, such as one that has blocked a reading. So no user waits long for
     /// others, however many these are.
     ///
-    /// With `only_light`, only the first ones are read.
+    /// With `only_light`, only the first ones are read, unless the request is not limited.
     pub fn next(&mut self, only_light: bool) -> Option<QueuedOrder> {
-        if self.is_limited && self.slow_time >= MAX_SLOW_TIME {
-            return None;
-        }
-        let is_used = self.is_limited && self.used_by_all >= MAX_TIME;
-        let last_class = match (only_light, is_used) {
-            (false, false) => UserClass::Heavy,
-            (false, true) => UserClass::New,
-            (true, _) => UserClass::Light,
+        let last_class = match self.is_limited {
+            true if self.slow_time >= MAX_SLOW_TIME => return None,
+            true if only_light => UserClass::Light,
+            true if self.used_by_all >= MAX_TIME => UserClass::New,
+            _ => UserClass::Heavy,
         };
         let users = u32::try_from(self.queues.len()).unwrap_or(u32::MAX).max(1);
         let most = self.used.most().min(MAX_TIME);
@@ -174,12 +178,12 @@ impl FairQueue {
             .push_front(queued);
     }
 
-    /// Notes that the reading of a process has ended after this time.
-    pub fn note(&mut self, queued: &QueuedOrder, time: Duration) {
+    /// Notes that the reading of a process has taken this time. A late one was set aside before, maybe in an earlier request.
+    pub fn note(&mut self, queued: &QueuedOrder, time: Duration, is_late: bool) {
         if let Some(last_read) = self.last_read.get_mut(&queued.pid()) {
             *last_read = self.request;
         }
-        if time >= SLOW {
+        if time >= SLOW && !is_late {
             self.slow_time += time;
         }
         self.used.add(queued.uid, time);
@@ -203,11 +207,17 @@ mod tests {
     /// Begins a request of these processes so many seconds after the start. Returns the order in which they are read, if they take no
     /// time.
     fn order(queue: &mut FairQueue, processes: &[QueuedOrder], seconds: u64) -> Vec<u32> {
-        queue.begin(
-            processes.to_vec(),
-            Duration::ZERO,
-            *START + Duration::from_secs(seconds),
-        );
+        order_with(queue, processes, true, seconds)
+    }
+
+    fn order_with(
+        queue: &mut FairQueue,
+        processes: &[QueuedOrder],
+        is_limited: bool,
+        seconds: u64,
+    ) -> Vec<u32> {
+        let now = *START + Duration::from_secs(seconds);
+        queue.begin(processes.to_vec(), is_limited, Duration::ZERO, now);
         std::iter::from_fn(|| queue.next(false))
             .map(|queued| queued.pid())
             .collect()
@@ -215,17 +225,11 @@ mod tests {
 
     /// Returns a queue of which processes were read, each of which has taken this time.
     fn read(processes: &[(&QueuedOrder, Duration)]) -> FairQueue {
-        let mut queue = FairQueue::new(true, false);
-        queue.begin(
-            processes
-                .iter()
-                .map(|(queued, _)| (*queued).clone())
-                .collect(),
-            Duration::ZERO,
-            *START,
-        );
+        let mut queue = FairQueue::new(false);
+        let all = processes.iter().map(|(queued, _)| (*queued).clone());
+        queue.begin(all.collect(), true, Duration::ZERO, *START);
         for (queued, time) in processes {
-            queue.note(queued, *time);
+            queue.note(queued, *time, false);
         }
         queue.used_by_all = Duration::ZERO;
         queue
@@ -241,7 +245,7 @@ mod tests {
         let mut queue = read(&[(&all[0], LONG), (&all[1], SHORT), (&all[2], SHORT)]);
         assert_eq!(order(&mut queue, &all, 0), [2, 1, 3]);
         // The first process was read, and the others were not for a while.
-        queue.note(&all[0], Duration::ZERO);
+        queue.note(&all[0], Duration::ZERO, false);
         assert_eq!(order(&mut queue, &all, 0), [2, 3, 1]);
         // It has no process for a while.
         order(&mut queue, &all[1..2], 60);
@@ -263,12 +267,13 @@ mod tests {
         let all = [queued(1, 1), queued(2, 2)];
         // The first user is heavy, and the other one is new.
         for (is_limited, expected) in [(true, &[2][..]), (false, &[2, 1])] {
-            let mut queue = FairQueue::new(is_limited, false);
-            assert_eq!(order(&mut queue, &all, 0), [1, 2]);
-            queue.note(&all[0], LONG);
-            assert_eq!(order(&mut queue, &all, 0), expected);
+            let mut queue = FairQueue::new(false);
+            let mut order = |queue: &mut _, at| order_with(queue, &all, is_limited, at);
+            assert_eq!(order(&mut queue, 0), [1, 2]);
+            queue.note(&all[0], LONG, false);
+            assert_eq!(order(&mut queue, 0), expected);
             assert_eq!(queue.has_some(), is_limited);
-            assert_eq!(order(&mut queue, &all, 3), [2, 1]);
+            assert_eq!(order(&mut queue, 3), [2, 1]);
             assert!(!queue.has_some());
         }
     }
@@ -277,11 +282,11 @@ mod tests {
     fn new_users_take_some_time_beyond_the_limit_and_light_ones_go_on() {
         let all = [1, 2, 3, 4].map(|uid| queued(uid, uid));
         let mut queue = read(&[(&all[0], LONG), (&all[1], SHORT)]);
-        queue.begin(all.to_vec(), Duration::ZERO, *START);
+        queue.begin(all.to_vec(), true, Duration::ZERO, *START);
         queue.used_by_all = LONG;
         let next = |queue: &mut FairQueue| queue.next(false).map(|queued| queued.pid());
         assert_eq!([2, 3].map(|_| next(&mut queue)), [Some(2), Some(3)]);
-        queue.note(&all[2], SHORT);
+        queue.note(&all[2], SHORT, false);
         assert_eq!(next(&mut queue), Some(4));
         assert_eq!(next(&mut queue), None);
     }
@@ -290,10 +295,13 @@ mod tests {
     fn slow_reading_ends_the_request() {
         let all = [1, 2].map(|uid| queued(uid, uid));
         for (is_limited, expected) in [(true, None), (false, Some(2))] {
-            let mut queue = FairQueue::new(is_limited, false);
-            queue.begin(all.to_vec(), Duration::ZERO, *START);
+            let mut queue = FairQueue::new(false);
+            queue.begin(all.to_vec(), is_limited, Duration::ZERO, *START);
             let first = queue.next(false).expect("two");
-            queue.note(&first, MAX_SLOW_TIME);
+            // This one was set aside in an earlier request.
+            queue.note(&first, LONG, true);
+            assert_eq!(queue.slow_time, Duration::ZERO);
+            queue.note(&first, MAX_SLOW_TIME, false);
             assert_eq!(queue.next(false).map(|queued| queued.uid), expected);
             assert_eq!(order(&mut queue, &all, 1)[0], 2);
         }
@@ -305,7 +313,7 @@ mod tests {
         let (some, few) = (Duration::from_millis(60), Duration::from_millis(20));
         for (most, expected) in [(some, false), (2 * some, true)] {
             let mut queue = read(&[(&all[0], most), (&all[1], some), (&all[2], few)]);
-            queue.begin(all.clone(), Duration::ZERO, *START);
+            queue.begin(all.clone(), true, Duration::ZERO, *START);
             queue.used_by_all = MAX_TIME;
             let read: Vec<_> = std::iter::from_fn(|| queue.next(true)).collect();
             let uids: Vec<_> = read.iter().map(|queued| queued.uid).collect();
@@ -317,13 +325,13 @@ mod tests {
     fn new_processes_come_first_where_that_is_wanted() {
         let all = [1, 2, 3].map(|pid| queued(pid, 7));
         for (are_new_first, expected) in [(false, [1, 2, 3]), (true, [3, 1, 2])] {
-            let mut queue = FairQueue::new(true, are_new_first);
+            let mut queue = FairQueue::new(are_new_first);
             order(&mut queue, &all[..2], 0);
-            queue.note(&all[0], SHORT);
-            queue.note(&all[1], SHORT);
+            queue.note(&all[0], SHORT, false);
+            queue.note(&all[1], SHORT, false);
             order(&mut queue, &all[..2], 0);
-            queue.note(&all[0], SHORT);
-            queue.note(&all[1], SHORT);
+            queue.note(&all[0], SHORT, false);
+            queue.note(&all[1], SHORT, false);
             assert_eq!(order(&mut queue, &all, 0), expected);
         }
     }
@@ -332,18 +340,21 @@ mod tests {
     fn light_users_only_are_read_while_many_workers_wait() {
         let all = [1, 2, 3].map(|uid| queued(uid, uid));
         let mut queue = read(&[(&all[0], LONG), (&all[1], SHORT)]);
-        queue.begin(all.to_vec(), Duration::ZERO, *START);
+        queue.begin(all.to_vec(), true, Duration::ZERO, *START);
         let mut next = || queue.next(true).map(|queued| queued.pid());
         assert_eq!([next(), next()], [Some(2), None]);
+        // A request that is made once reads all.
+        queue.begin(all.to_vec(), false, Duration::ZERO, *START);
+        assert_eq!([(); 3].map(|()| queue.next(true).is_some()), [true; 3]);
     }
 
     #[test]
     fn each_of_many_processes_is_read_in_turn() {
         let all: Vec<_> = (0..60).map(|pid| queued(pid, 7)).collect();
-        let (mut queue, mut times) = (FairQueue::new(true, false), [0; 60]);
+        let (mut queue, mut times) = (FairQueue::new(false), [0; 60]);
         for _ in 0..12 {
             for pid in &order(&mut queue, &all, 0)[..20] {
-                queue.note(&all[*pid as usize], Duration::ZERO);
+                queue.note(&all[*pid as usize], Duration::ZERO, false);
                 times[*pid as usize] += 1;
             }
         }

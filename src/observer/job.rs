@@ -38,11 +38,10 @@ pub struct Job {
 }
 
 impl Job {
-    /// Returns no request. Process scans and readings of sockets may take a part of the time only.
+    /// Returns no request.
     pub fn new(kind: Kind) -> Self {
-        let is_limited = matches!(kind, Kind::Scan | Kind::Sockets);
         Self {
-            queue: FairQueue::new(is_limited, kind == Kind::Scan),
+            queue: FairQueue::new(kind == Kind::Scan),
             is_running: false,
             began: Instant::now(),
             listing: Duration::ZERO,
@@ -50,9 +49,15 @@ impl Job {
         }
     }
 
-    /// Begins a request for these, which were listed in a time.
-    pub fn begin(&mut self, orders: Vec<QueuedOrder>, listing: Duration, now: Instant) {
-        self.queue.begin(orders, listing, now);
+    /// Begins a request for these, which were listed in a time. A limited one may take a part of the time only.
+    pub fn begin(
+        &mut self,
+        orders: Vec<QueuedOrder>,
+        is_limited: bool,
+        listing: Duration,
+        now: Instant,
+    ) {
+        self.queue.begin(orders, is_limited, listing, now);
         (self.is_running, self.began, self.listing) = (true, now, listing);
         self.end = End::default();
     }

@@ -35,12 +35,23 @@ pub enum Kind {
 pub enum Request {
     /// Read all processes.
     Scan(ScanRequest),
-    /// Read the sockets of these processes, the oldest first.
+    /// Read the sockets of these processes. Of equal ones, the oldest is read first.
     Sockets(Vec<SocketRequest>),
     /// Examine these processes.
     Examine(Vec<Subject>),
     /// Ask the name services for names of users.
     LookUp(Question),
+}
+
+impl Request {
+    /// True if it may take a part of the time only, as it comes again and again. A scan for all files is made once, by `--check`.
+    pub fn is_limited(&self) -> bool {
+        match self {
+            Self::Scan(request) => request.inodes.is_some(),
+            Self::Sockets(_) => true,
+            Self::Examine(_) | Self::LookUp(_) => false,
+        }
+    }
 }
 
 /// Process whose sockets are to be read.

@@ -2,8 +2,8 @@
 
 //! The observer: has workers read what the daemon asks for, and ends those that wait for a process.
 //!
-//! It reads nothing itself that can block. A worker that has not answered for 0.7 s is set aside: another one goes on, without the
-//! processes of the same group. One that has not answered for ten seconds is killed, and the group is skipped for a while. How often a user
+//! It reads nothing itself that can block. A worker that has not answered for 0.7 s is set aside, and another one reads what comes next,
+//! without the processes of the same group. One that has not answered for ten seconds is killed, and the group is skipped for a while. How often a user
 //! may delay others by less than that, `FairQueue::next` says.
 
 use crate::observer::fair_queue::QueuedOrder;
@@ -89,7 +89,7 @@ impl Supervisor {
     pub fn begin(&mut self, request: Request, now: Instant) {
         let listing = Instant::now();
         let (kind, orders) = job::list(&request, &mut self.users);
-        let listing = listing.elapsed();
+        let (listing, is_limited) = (listing.elapsed(), request.is_limited());
         match request {
             Request::Scan(request) => self.sought = (request, self.sought.1 + 1),
             Request::Sockets(requests) => {
@@ -100,7 +100,7 @@ impl Supervisor {
         }
         let is_init_there = orders.iter().any(|queued| queued.pid() == INIT_PID);
         let job = self.job(kind);
-        job.begin(orders, listing, now);
+        job.begin(orders, is_limited, listing, now);
         // With hidepid (proc(5)) the init process is hidden as well.
         job.end.is_complete = kind != Kind::Scan || (is_init_there && sees_host());
     }
@@ -159,10 +159,11 @@ impl Supervisor {
             Duration::ZERO
         };
         let queue = &mut self.job(reading.kind).queue;
-        queue.note(&reading.queued, time.saturating_sub(noted));
+        let time = time.saturating_sub(noted);
+        queue.note(&reading.queued, time, reading.is_aside);
     }
 
-    /// Sets a worker aside that has not answered in time: the others of its request are read by another one.
+    /// Sets a worker aside that has not answered in time. Another one goes on, with the same request if that is not limited.
     fn set_aside(&mut self, mut reading: Reading, now: Instant) {
         self.job(reading.kind).end.is_cut = true;
         // A worker that a signal has stopped does not wait for the process.
@@ -172,7 +173,7 @@ impl Supervisor {
         }
         self.job(reading.kind)
             .queue
-            .note(&reading.queued, SOFT_TIMEOUT);
+            .note(&reading.queued, SOFT_TIMEOUT, false);
         let process = reading.ancestor.or_else(|| reading.queued.order.process());
         let uid = reading.queued.uid;
         let group = |process| match Group::of(process) {

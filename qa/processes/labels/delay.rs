@@ -11,6 +11,7 @@ use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, leave_out, wait_for};
 use std::fs;
 use std::os::unix::fs::chown;
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,7 @@ impl Others {
                 count,
                 seconds,
                 users,
-            } => stall(home, count, seconds, users),
+            } => stall(home, &[], count, seconds, users),
             Self::Large { count, mappings } => {
                 let within = ["unshare", "--pid", "--fork", "--kill-child"].map(str::to_owned);
                 let mut process = Process::with_files(&within, &[]);
@@ -58,10 +59,18 @@ impl Others {
     }
 }
 
-fn stall(home: &Home, count: usize, seconds: Option<f64>, users: u32) -> Process {
+/// Starts so many processes of so many users, from the stranger on, which have a ring and these files mapped each. A reading of their memory takes so
+/// many seconds, or does not end.
+pub fn stall(
+    home: &Home,
+    files: &[PathBuf],
+    count: usize,
+    seconds: Option<f64>,
+    users: u32,
+) -> Process {
     // In a mount namespace of its own, which takes the file system along.
     let within = ["unshare", "--mount"].map(str::to_owned);
-    let mut process = Process::with_files(&within, &[]);
+    let mut process = Process::with_files(&within, files);
     let directory = home.path("fuse");
     fs::create_dir(&directory).expect("made");
     let seconds = seconds.map_or("None".to_owned(), |seconds| seconds.to_string());
