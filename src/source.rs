@@ -8,7 +8,8 @@
 
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Rejection, RingFault};
-use crate::procfs::liveness::{HolderCheck, Liveness};
+use crate::procfs::liveness::Liveness;
+use crate::procfs::process::Presence;
 use crate::procfs::sharers::Sharers;
 use crate::ring::candidate::RingCandidate;
 use crate::ring::checkpoint::Checkpoint;
@@ -73,21 +74,6 @@ pub struct Source {
     pub file: TrackedFile,
     /// Reads the file's telemetry.
     pub reader: Reader,
-}
-
-/// Result of a drain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drained {
-    /// Events were counted, or the producer restarted.
-    Events,
-    /// There were no events, and a process that may write some has the file open.
-    IdleWithHolder,
-    /// There were no events, and no process is known that could write some.
-    IdleWithoutWriter,
-    /// There were no events and there never will be: certainly no process has the file open, and it is unlinked.
-    Finished,
-    /// The file is no longer what was attached.
-    Fault(RingFault),
 }
 
 impl Source {
@@ -159,8 +145,12 @@ impl Source {
         }
     }
 
-    /// Counts what was written since the last drain.
-    pub fn drain(&mut self, context: &mut DrainContext) -> Drained {
+    /// Counts what was written since the last drain. Returns what other processes do with the file: one writes it if events were
+    /// counted, or if the producer restarted.
+    ///
+    /// # Errors
+    /// The file is no longer what was attached.
+    pub fn drain(&mut self, context: &mut DrainContext) -> Result<Presence, RingFault> {
         let (file, now) = (&mut self.file, context.now.instant);
         let found = match &mut self.reader {
             Reader::Ring(ring) => ring.drain(file, context),
@@ -171,34 +161,47 @@ impl Source {
             Ok(true) if self.as_ring().is_some() || !self.file.liveness.has_no_holder() => {
                 let period = context.shared.check_period;
                 self.file.liveness.saw_events(now, period);
-                Drained::Events
+                Ok(Presence::Writing)
             }
-            Ok(_) => self.check(context),
+            Ok(_) => Ok(self.check(context)),
             // The producer restarted during the read. The slots now belong to the new ring, which is drained from its start
             // at the next tick.
-            Err(RingFault::Restarted) => Drained::Events,
+            Err(RingFault::Restarted) => Ok(Presence::Writing),
             // stat(2) failed, so nothing is known and nothing was changed. The next tick recovers what was begun.
-            Err(RingFault::StatFailed) => Drained::IdleWithHolder,
-            Err(fault) => Drained::Fault(fault),
+            Err(RingFault::StatFailed) => Ok(Presence::Held),
+            Err(fault) => Err(fault),
         }
     }
 
     /// Checks which processes have a file without new events open.
-    fn check(&mut self, context: &mut DrainContext) -> Drained {
+    fn check(&mut self, context: &mut DrainContext) -> Presence {
         let Self { file, reader } = self;
         let (now, every) = (context.now.instant, context.shared.check_period);
-        match (file.liveness.check(reader.descriptor(), now, every), reader) {
-            (HolderCheck::ProducerStarted, Reader::Ring(ring)) if ring.may_have_restarted() => {
-                let restarted = ring.producer_restarted(file, context);
-                restarted.map_or(Drained::IdleWithHolder, |()| Drained::Events)
+        let has_started = file.liveness.check(reader.descriptor(), now, every);
+        if let Reader::Ring(ring) = reader {
+            let is_restart = has_started && ring.may_have_restarted();
+            if is_restart && ring.producer_restarted(file, context).is_ok() {
+                return Presence::Writing;
             }
-            (HolderCheck::Held | HolderCheck::ProducerStarted, _) => Drained::IdleWithHolder,
-            // Events that the last writer wrote after the drain and before its end are not counted yet.
-            (HolderCheck::Gone, Reader::Ring(ring)) if ring.is_drained() == Ok(true) => {
-                Drained::Finished
-            }
-            (HolderCheck::Gone | HolderCheck::NoWriter, _) => Drained::IdleWithoutWriter,
         }
+        file.liveness.presence(now)
+    }
+
+    /// True if the file is to be detached after a drain: nothing more will come. `presence` is what the drain has returned. The last
+    /// values of a store are shown for as long as its agent is an instance, which is not so if `is_dormant`.
+    #[must_use]
+    pub fn is_over(&self, presence: Presence, is_dormant: bool) -> bool {
+        let is_unlinked = self.file.liveness.is_unlinked();
+        let is_gone = presence == Presence::Gone;
+        presence < Presence::Held
+            && match &self.reader {
+                // Events that the last writer wrote after the drain and before its end are not counted yet. A ring with a name may
+                // be written by the next start of its agent.
+                Reader::Ring(ring) => {
+                    is_unlinked && (is_dormant || (is_gone && ring.is_drained() == Ok(true)))
+                }
+                Reader::Store(_) => is_dormant && (is_unlinked || is_gone),
+            }
     }
 
     /// Returns the file's facts if no event is pending and no other process has the file open now; with `even_if_held`, also if
@@ -222,14 +225,6 @@ impl Source {
         self.file
             .liveness
             .update_holder(self.reader.descriptor(), now)
-    }
-
-    /// True if the file may be written to again, as far as the kernel can tell. A ring may be written by the next start of its
-    /// agent.
-    #[must_use]
-    pub fn may_return(&self) -> bool {
-        let liveness = &self.file.liveness;
-        !liveness.is_unlinked() && (self.as_ring().is_some() || !liveness.has_no_holder())
     }
 
     /// For how long the kernel has reported that no other process has the file open. `None` if the file cannot be removed.

@@ -224,7 +224,8 @@ impl Agent {
 
     /// Counts what came to a store before its process ended.
     pub(crate) fn read_last(&mut self, store: &mut Source, now: Now, shared: &mut Shared) {
-        store.drain(&mut self.context(now, shared).0);
+        // A store that is no longer what was attached has nothing more to count.
+        let _ = store.drain(&mut self.context(now, shared).0);
     }
 
     /// Returns what a drain changes, the agent's name and its sources.

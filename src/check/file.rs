@@ -6,7 +6,7 @@ use super::{Level, Line, Summary};
 use crate::base::file::FileFacts;
 use crate::base::text;
 use crate::discovery::scan::Opened;
-use crate::procfs::process::{self, Holder};
+use crate::procfs::process::Presence;
 use crate::procfs::process_scan::MappingProcess;
 use crate::procfs::sharers::{MAX_NAMED, Sharers};
 use crate::ring::candidate::{Access, RingCandidate};
@@ -70,14 +70,14 @@ fn describe_store(candidate: &StoreCandidate, written: &str, text: &mut String) 
     if !description.rank.is_empty() {
         *text += &format!(", local rank {:?}", description.rank);
     }
-    let held = process::holder(&candidate.file, LeaseKind::NoWriter);
-    text.push_str(match held {
+    let presence = Presence::by_lease(&candidate.file, LeaseKind::NoWriter);
+    text.push_str(match presence {
         _ if !written.is_empty() => written,
-        Holder::Absent => ", its agent has exited",
-        Holder::Present => ", its agent runs, but /proc does not show the process",
-        Holder::Unknown => ", no writer seen",
+        Presence::Gone => ", its agent has exited",
+        Presence::Writing => ", its agent runs, but /proc does not show the process",
+        _ => ", no writer seen",
     });
-    held != Holder::Absent
+    presence != Presence::Gone
 }
 
 /// Describes a ring, such as `ring v4, 4096 slots, 12 pending, no writer seen`. `readers` are the daemons that have it open, each
@@ -99,7 +99,8 @@ fn describe_ring(
     *text += written;
     if writers.is_empty() {
         *text += ", no writer seen";
-        if is_unused && process::holder(&candidate.file, LeaseKind::Exclusive) == Holder::Absent {
+        if is_unused && Presence::by_lease(&candidate.file, LeaseKind::Exclusive) == Presence::Gone
+        {
             *text += ": not an instance before its first event";
         }
     }

@@ -11,7 +11,7 @@ use crate::base::clock::Now;
 use crate::discovery::scan::{Found, Opened};
 use crate::error::Rejection;
 use crate::log;
-use crate::procfs::process::{self, Holder};
+use crate::procfs::process::Presence;
 use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::checkpoint::Checkpoint;
 use crate::shm::LeaseKind;
@@ -138,17 +138,15 @@ impl Collector {
         };
         let raw = self.name_before(&found);
         let known = self.ring_agent(&found, &raw).map(|(key, _)| key);
-        let mut holder = Holder::Present;
-        let find_holder = || {
-            holder = process::holder(&candidate.file, LeaseKind::Exclusive);
-            holder
+        let presence = match candidate.header.pending() {
+            0 => Presence::by_lease(&candidate.file, LeaseKind::Exclusive),
+            _ => Presence::Writing,
         };
-        let has_events = candidate.header.pending() > 0;
-        if self.make_room_for(now, known, has_events, find_holder, &found) {
+        if self.make_room_for(now, known, presence, &found) {
             self.attach_ring(&found, &raw, candidate, now);
         } else if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {
             // Its agent does not expire meanwhile.
-            agent.waiting = (holder != Holder::Absent).then_some((found.name, found.facts.id));
+            agent.waiting = (presence != Presence::Gone).then_some((found.name, found.facts.id));
         }
     }
 

@@ -8,7 +8,7 @@ use crate::agents::{Agent, AgentKey, Evictable};
 use crate::discovery::scan::Found;
 use crate::error::{AgentLimit, Rejection};
 use crate::log;
-use crate::procfs::process::Holder;
+use crate::procfs::process::Presence;
 use std::collections::HashSet;
 use std::time::Instant;
 
@@ -40,13 +40,13 @@ impl Collector {
     }
 
     /// Makes room for a file that was found, if there is none; `key` is its agent, if that is known. Returns false, and rejects the
-    /// file, if there is no room now. A file without events that no process has open does not evict any agent.
+    /// file, if there is no room now. A file with events counts as written. A file that no process has open does not
+    /// evict any agent.
     pub(super) fn make_room_for(
         &mut self,
         now: Instant,
         key: Option<AgentKey>,
-        has_events: bool,
-        holder: impl FnOnce() -> Holder,
+        presence: Presence,
         found: &Found,
     ) -> bool {
         let uid = found.facts.uid;
@@ -59,15 +59,11 @@ impl Collector {
         }
         let known = key.and_then(|key| self.agents.get(key));
         if self.is_full() && !known.is_some_and(Agent::has_free_place) {
-            let holder = if has_events {
-                Holder::Present
-            } else {
-                holder()
-            };
-            let may_evict = holder == Holder::Present;
+            let has_events = presence == Presence::Writing;
+            let may_evict = presence >= Presence::Held;
             let is_rejected = self.limits.rejected_users.contains(&(uid, has_events));
             if !may_evict || is_rejected || !self.evict_for(uid, has_events, now) {
-                let has_exited = holder == Holder::Absent;
+                let has_exited = presence == Presence::Gone;
                 self.reject(found, without_place(has_exited, self.agent_limit()));
                 if may_evict {
                     self.limits.rejections += 1;

@@ -14,8 +14,7 @@ use crate::discovery::scan::Found;
 use crate::error::Rejection;
 use crate::journal::Journal;
 use crate::log;
-use crate::procfs::agent_state::AgentState;
-use crate::procfs::process::Holder;
+use crate::procfs::process::Presence;
 use crate::source::Source;
 use crate::stats::store_values::StoreValues;
 use crate::store::{Description, StoreCandidate, StoreId, StoreReading};
@@ -124,7 +123,7 @@ impl Collector {
             }
             StoreVerdict::Present(key) => self.attach_present(key, store, now),
             StoreVerdict::Next(known) => {
-                if self.make_room_for(now, known, true, || Holder::Absent, &store.found) {
+                if self.make_room_for(now, known, Presence::Writing, &store.found) {
                     let key = known.unwrap_or_else(|| self.new_store_agent(&store, now));
                     self.begin_store(key, &store, now);
                     self.add_store(key, store, now);
@@ -136,10 +135,14 @@ impl Collector {
     /// Attaches the present store of an agent.
     fn attach_present(&mut self, key: AgentKey, mut store: FoundStore, now: Instant) {
         let has_exited = store.has_exited();
+        let presence = match has_exited {
+            true => Presence::Gone,
+            false => Presence::Writing,
+        };
         // Nothing more will come, so that it is counted even if there is no room.
         if has_exited && !self.read_last(key, &mut store, now) {
             self.reject(&store.found, Rejection::Exited);
-        } else if self.make_room_for(now, Some(key), !has_exited, || Holder::Absent, &store.found) {
+        } else if self.make_room_for(now, Some(key), presence, &store.found) {
             self.add_store(key, store, now);
         } else if let Some(agent) = self.agents.get_mut(key) {
             // No other store becomes this agent's while its present one waits for room.
@@ -274,7 +277,7 @@ impl Collector {
         // Also if its process has ended meanwhile, so that its last values are seen. Where the kernel does not tell which process
         // has a file, an old store publishes no agent before it is updated.
         let is_visible = self.is_recent(&store, now)
-            || store.source.file.liveness.state(false) == AgentState::Live;
+            || store.source.file.liveness.presence(now) == Presence::Writing;
         let observes = self.observes();
         let Some(agent) = self.agents.get_mut(key) else {
             return;

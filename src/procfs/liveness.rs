@@ -3,9 +3,8 @@
 //! Liveness of a ring or a store: whether a process still writes it, and which one.
 
 use crate::base::file::{FileFacts, FileId};
-use crate::procfs::agent_state::AgentState;
 use crate::procfs::facts::Facts;
-use crate::procfs::process::{self, Holder, ProcessId};
+use crate::procfs::process::{Presence, ProcessId};
 use crate::procfs::process_scan::{ProcessScan, openers};
 use crate::procfs::sharers::Sharers;
 use crate::shm::LeaseKind;
@@ -34,7 +33,8 @@ const UNKNOWN_HOLDER_GRACE: Duration = Duration::from_secs(60);
 /// Whether a process still writes a file, and what is known of that process.
 #[derive(Debug)]
 pub struct Liveness {
-    holder: Holder,
+    /// As the kernel tells by a lease.
+    holder: Presence,
     lease_kind: LeaseKind,
     /// Process that writes, as of the last process scan.
     writer: Option<ProcessId>,
@@ -60,24 +60,11 @@ pub struct Liveness {
     only_readers_since: Option<(i64, i64)>,
 }
 
-/// Result of [`Liveness::check`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HolderCheck {
-    /// A process has the file and may write to it.
-    Held,
-    /// A process has the file, which had no holder before and has changed: a producer has started.
-    ProducerStarted,
-    /// No process is known that could write.
-    NoWriter,
-    /// No process has the file, and none can open it, since it is unlinked.
-    Gone,
-}
-
 impl Liveness {
     /// Checks a file for the first time.
     #[must_use]
     pub fn new(file: &File, facts: &FileFacts, lease_kind: LeaseKind, now: Instant) -> Self {
-        let holder = process::holder(file, lease_kind);
+        let holder = Presence::by_lease(file, lease_kind);
         // Spreads the next checks of rings that were found together over a second.
         let offset = Duration::from_millis(facts.id.ino % 1000);
         Self {
@@ -88,12 +75,12 @@ impl Liveness {
             previous_writer: None,
             process_facts: None,
             unlinked: false,
-            no_holder_since: (holder == Holder::Absent).then_some(now),
+            no_holder_since: (holder == Presence::Gone).then_some(now),
             last_check: now.checked_sub(offset).unwrap_or(now),
             writers_checked: now,
             last_event: now,
             change_time: facts.changed,
-            needs_scan: holder != Holder::Absent,
+            needs_scan: holder != Presence::Gone,
             only_readers_since: None,
         }
     }
@@ -101,9 +88,9 @@ impl Liveness {
     /// Notes that there were events, so that a process has the file. If none had it before, a process scan is to find the writer.
     /// While events come, the kernel is not asked about the file, but every `period` whether the known writers still run.
     pub fn saw_events(&mut self, now: Instant, period: Duration) {
-        self.needs_scan |= self.holder == Holder::Absent;
+        self.needs_scan |= self.has_no_holder();
         (self.last_event, self.last_check) = (now, now);
-        self.holder = Holder::Present;
+        self.holder = Presence::of_holder(self.lease_kind);
         (self.only_readers_since, self.no_holder_since) = (None, None);
         if now >= self.writers_checked + period {
             self.check_writers(now);
@@ -124,7 +111,7 @@ impl Liveness {
     /// Notes that the file was removed. The next check shows whether a process opened it before.
     pub fn unlinked(&mut self, now: Instant) {
         (self.unlinked, self.last_check) = (true, now);
-        self.holder = Holder::Unknown;
+        self.holder = Presence::Unknown;
         self.last_event = now;
     }
 
@@ -141,21 +128,18 @@ impl Liveness {
         self.needs_scan = true;
     }
 
-    /// Returns the state of the agent, without [`AgentState::Idle`]. `is_recent` is true if the agent had events recently.
+    /// Returns what other processes do with the file, as of the last check and the last process scan. If the kernel does not tell, the
+    /// file counts as held for a minute after its last event.
     #[must_use]
-    pub fn state(&self, is_recent: bool) -> AgentState {
-        if self.holder == Holder::Absent || self.has_only_readers() {
-            return AgentState::Exited;
+    pub fn presence(&self, now: Instant) -> Presence {
+        let since_event = now.saturating_duration_since(self.last_event);
+        match self.holder {
+            Presence::Gone => Presence::Gone,
+            _ if self.only_readers_since == Some(self.change_time) => Presence::Readers,
+            _ if self.writer.is_some() => Presence::Writing,
+            Presence::Unknown if since_event < UNKNOWN_HOLDER_GRACE => Presence::Held,
+            holder => holder,
         }
-        let is_writer = self.lease_kind == LeaseKind::NoWriter && self.holder == Holder::Present;
-        match self.writer.is_some() || is_recent || is_writer {
-            true => AgentState::Live,
-            false => AgentState::Unknown,
-        }
-    }
-
-    fn has_only_readers(&self) -> bool {
-        self.only_readers_since == Some(self.change_time)
     }
 
     /// Returns the process that writes, as of the last process scan.
@@ -180,7 +164,7 @@ impl Liveness {
     /// True if the kernel says that no other process has the file.
     #[must_use]
     pub fn has_no_holder(&self) -> bool {
-        self.holder == Holder::Absent
+        self.holder == Presence::Gone
     }
 
     /// Returns the change time of the file at the last check.
@@ -204,7 +188,7 @@ impl Liveness {
     /// Asks the kernel whether another process has the file. Returns true if none has.
     pub fn update_holder(&mut self, file: &File, now: Instant) -> bool {
         self.last_check = now;
-        self.holder = process::holder(file, self.lease_kind);
+        self.holder = Presence::by_lease(file, self.lease_kind);
         let has_no_holder = self.has_no_holder();
         self.no_holder_since = has_no_holder.then(|| self.no_holder_since.unwrap_or(now));
         if has_no_holder {
@@ -213,33 +197,24 @@ impl Liveness {
         has_no_holder
     }
 
-    /// Checks a file without new events, if the last check is `period` ago, and returns what is known of its holders.
-    pub fn check(&mut self, file: &File, now: Instant, period: Duration) -> HolderCheck {
+    /// Checks a file without new events, if the last check is `period` ago. Returns true if a producer has started: a process has the
+    /// file, which had no holder before and has changed.
+    pub fn check(&mut self, file: &File, now: Instant, period: Duration) -> bool {
+        if now < self.next_check(period) {
+            return false;
+        }
         let (had_no_holder, old_time) = (self.has_no_holder(), self.change_time);
-        if now >= self.next_check(period) {
-            self.update_holder(file, now);
-            if let Ok(stat) = fstat(file) {
-                let facts = FileFacts::new(&stat);
-                (self.unlinked, self.change_time) = (facts.links == 0, facts.changed);
-            }
-            self.check_writers(now);
-            // Another process may write.
-            let may_have_writer = self.holder != Holder::Absent && self.writer.is_none();
-            self.needs_scan |= may_have_writer && (had_no_holder || self.change_time != old_time);
+        self.update_holder(file, now);
+        if let Ok(stat) = fstat(file) {
+            let facts = FileFacts::new(&stat);
+            (self.unlinked, self.change_time) = (facts.links == 0, facts.changed);
         }
-        let since_event = now.saturating_duration_since(self.last_event);
-        match self.holder {
-            Holder::Absent if self.unlinked => HolderCheck::Gone,
-            Holder::Absent => HolderCheck::NoWriter,
-            _ if self.has_only_readers() => HolderCheck::NoWriter,
-            Holder::Present if had_no_holder && self.change_time != old_time => {
-                HolderCheck::ProducerStarted
-            }
-            Holder::Unknown if self.writer.is_none() && since_event >= UNKNOWN_HOLDER_GRACE => {
-                HolderCheck::NoWriter
-            }
-            Holder::Present | Holder::Unknown => HolderCheck::Held,
-        }
+        self.check_writers(now);
+        let has_changed = self.change_time != old_time;
+        // Another process may write.
+        let may_have_writer = !self.has_no_holder() && self.writer.is_none();
+        self.needs_scan |= may_have_writer && (had_no_holder || has_changed);
+        had_no_holder && has_changed && self.holder >= Presence::Held
     }
 
     /// Returns the time of the next check.
@@ -258,7 +233,7 @@ impl Liveness {
     /// process may have.
     pub fn begin_process_scan(&mut self, is_full: bool) -> bool {
         let needs_scan = std::mem::take(&mut self.needs_scan);
-        needs_scan || (is_full && self.holder != Holder::Absent)
+        needs_scan || (is_full && !self.has_no_holder())
     }
 
     /// Applies the result of a process scan, if the scan looked for the writer of this file. Returns the processes that write at the

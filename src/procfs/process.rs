@@ -20,27 +20,43 @@ pub const INIT_PID: u32 = 1;
 /// include/linux/proc_ns.h).
 const HOST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Whether another process has a file open or mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// No other process has it: the agent that wrote it has exited.
-    Absent,
-    /// Another process has it: the agent, or a process that reads the file.
-    Present,
-    /// The kernel or the file system does not tell.
+/// What other processes do with a file, as far as the kernel and /proc tell. Of several files of an agent, the greatest counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Presence {
+    /// No other process has the file open: the agent that wrote it has exited.
+    #[default]
+    Gone,
+    /// Processes have the file open, and none of them can write it.
+    Readers,
+    /// Neither the kernel nor /proc tells.
     Unknown,
+    /// A process has the file open: the agent, or a process that reads the file.
+    Held,
+    /// A process can write the file.
+    Writing,
 }
 
-/// Asks the kernel for a lease on a file, and returns whether another process has it. With [`LeaseKind::NoWriter`], only
-/// processes that may write count.
-#[must_use]
-pub fn holder(file: &File, kind: LeaseKind) -> Holder {
-    match Lease::acquire(file, kind) {
-        // overlayfs grants a lease although processes have the file of the lower layer mapped.
-        Ok(_) if is_on(file, &[OVERLAYFS_SUPER_MAGIC]) => Holder::Unknown,
-        Ok(_) => Holder::Absent,
-        Err(err) if err.raw_os_error() == Some(libc::EAGAIN) => Holder::Present,
-        Err(_) => Holder::Unknown,
+impl Presence {
+    /// Asks the kernel for a lease on a file, and returns what that tells of other processes. With [`LeaseKind::NoWriter`], only
+    /// processes that may write count.
+    #[must_use]
+    pub fn by_lease(file: &File, kind: LeaseKind) -> Self {
+        match Lease::acquire(file, kind) {
+            // overlayfs grants a lease although processes have the file of the lower layer mapped.
+            Ok(_) if is_on(file, &[OVERLAYFS_SUPER_MAGIC]) => Self::Unknown,
+            Ok(_) => Self::Gone,
+            Err(err) if err.raw_os_error() == Some(libc::EAGAIN) => Self::of_holder(kind),
+            Err(_) => Self::Unknown,
+        }
+    }
+
+    /// Returns what a process tells that prevents a lease.
+    #[must_use]
+    pub fn of_holder(kind: LeaseKind) -> Self {
+        match kind {
+            LeaseKind::Exclusive => Self::Held,
+            LeaseKind::NoWriter => Self::Writing,
+        }
     }
 }
 

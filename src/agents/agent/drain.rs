@@ -8,10 +8,11 @@ use crate::config::Config;
 use crate::error::RingFault;
 use crate::journal::record::Name;
 use crate::procfs::agent_state::AgentState;
+use crate::procfs::process::Presence;
 use crate::ring::checkpoint::Checkpoint;
+use crate::source::Source;
 use crate::source::context::{DrainContext, Shared};
 use crate::source::ring::{Mode, RingReader};
-use crate::source::{Drained, Source};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -22,10 +23,8 @@ pub struct Outcome {
     pub changed: Vec<PathBuf>,
     /// True if a ring has more events than one batch.
     pub more: bool,
-    /// True if a process has a ring open without events for long, and may not write it.
-    pub unknown: bool,
     /// True if a file was detached that no process can write any more.
-    pub exited: bool,
+    has_ended: bool,
 }
 
 impl Agent {
@@ -36,16 +35,15 @@ impl Agent {
         let (mut context, name, sources) = self.context(now, shared);
         context.windows.advance(now.instant);
         let starts = context.entry.starts;
-        let alive = drain_sources(name, sources, &mut context, end, &mut outcome);
-        let is_over = update_lifecycle(&name.instance, &mut context, alive, outcome.unknown);
-        if is_over {
+        let presence = drain_sources(name, sources, &mut context, end, &mut outcome);
+        if update_lifecycle(name, &mut context, presence) {
             self.withdraw(now.instant);
             shared.journal.commit(self.record, &self.entry);
         }
         if self.entry.starts != starts {
             self.outdate_facts();
         }
-        self.update_state(&now, outcome.exited, shared);
+        self.update_state(&now, outcome.has_ended, shared);
         self.publish(now.stamp, &mut shared.journal);
         outcome
     }
@@ -61,58 +59,75 @@ impl Agent {
     }
 
     fn state(&self, now: &Now, has_ended: bool, config: &Config) -> AgentState {
-        let lives = self.sources.iter().map(|source| &source.file.liveness);
-        let lately =
-            (self.entry.stats.events > 0 || self.has_stores()) && self.idle(now) < config.retain;
-        let lives = lives.map(|liveness| liveness.state(lately));
-        // Of several files the liveliest counts.
-        let most =
-            lives.max_by_key(|&life| (life == AgentState::Live, life == AgentState::Unknown));
-        match most {
-            Some(AgentState::Live) if self.idle(now) >= config.idle_after => AgentState::Idle,
-            Some(life) => life,
+        let all = self.sources.iter();
+        let presence = all.map(|source| source.file.liveness.presence(now.instant));
+        let idle = self.idle(now);
+        let is_recent = (self.entry.stats.events > 0 || self.has_stores()) && idle < config.retain;
+        match presence.max() {
+            Some(Presence::Gone | Presence::Readers) => AgentState::Exited,
+            Some(Presence::Unknown | Presence::Held) if !is_recent => AgentState::Unknown,
+            Some(_) if idle >= config.idle_after => AgentState::Idle,
+            Some(_) => AgentState::Live,
+            None if has_ended => AgentState::Exited,
             // A process may still write a ring that is damaged, or in a directory that is not scanned now.
-            None if !has_ended && self.entry.agent_state != AgentState::Exited => {
-                AgentState::Unknown
-            }
+            None if self.entry.agent_state != AgentState::Exited => AgentState::Unknown,
             None => AgentState::Exited,
         }
     }
 }
 
-/// Drains the sources of an agent one after the other, until `end`, and detaches those that are over. Returns true if a process may
-/// still write one of them.
+/// Drains the sources of an agent one after the other, until `end`, and detaches those that are over. Returns the greatest presence of
+/// its files.
 fn drain_sources(
     name: &Name,
     sources: &mut Vec<Source>,
     context: &mut DrainContext,
     end: Instant,
     outcome: &mut Outcome,
-) -> bool {
-    let was_dormant = context.entry.lifecycle.is_dormant();
+) -> Presence {
+    let is_dormant = context.entry.lifecycle.is_dormant();
+    // A process may write a file that is not drained, but that does not publish the agent.
+    let unread = match is_dormant {
+        true => Presence::Gone,
+        false => Presence::Writing,
+    };
     if !put_in_flight_first(sources, context) {
-        return !was_dormant;
+        return unread;
     }
-    let (mut is_alive, mut at) = (false, 0);
+    let (mut greatest, mut at) = (Presence::Gone, 0);
     while at < sources.len() {
-        let SourceLife { stays, lives } = drain_source(name, &mut sources[at], context, outcome);
-        is_alive |= lives;
-        if stays {
-            at += 1;
-        } else {
+        let source = &mut sources[at];
+        let (presence, is_over) = match source.drain(context) {
+            Ok(presence) => {
+                let has_more = source.as_ring().is_some_and(|ring| ring.has_more);
+                outcome.more |= has_more && presence == Presence::Writing;
+                let is_over = source.is_over(presence, is_dormant);
+                outcome.has_ended |= is_over;
+                (presence, is_over)
+            }
+            Err(fault) => {
+                note_fault(name, source, fault, context);
+                outcome.changed.push(source.file.path.clone());
+                let is_ring = source.as_ring().is_some();
+                (if is_ring { unread } else { Presence::Gone }, true)
+            }
+        };
+        greatest = greatest.max(presence);
+        if is_over {
             let over = sources.remove(at).id();
             note_last_ring(over, sources, context);
+        } else {
+            at += 1;
         }
         // A record has room for one batch in flight only.
-        let is_over = Instant::now() >= end || context.entry.in_flight().is_some();
-        if at < sources.len() && is_over {
-            // The next call begins with the sources that are left, which may be written.
+        let must_stop = Instant::now() >= end || context.entry.in_flight().is_some();
+        if at < sources.len() && must_stop {
+            // The next call begins with the sources that are left.
             sources.rotate_left(at);
-            is_alive |= !was_dormant;
-            break;
+            return greatest.max(unread);
         }
     }
-    is_alive
+    greatest
 }
 
 /// Returns a ring that is drained.
@@ -152,94 +167,55 @@ fn note_last_ring(over: FileId, sources: &[Source], context: &mut DrainContext) 
     }
 }
 
-/// What a drain tells of a source.
-struct SourceLife {
-    /// False if the source is to be detached.
-    stays: bool,
-    /// True if a process may still write it.
-    lives: bool,
-}
-
-fn drain_source(
-    name: &Name,
-    source: &mut Source,
-    context: &mut DrainContext,
-    outcome: &mut Outcome,
-) -> SourceLife {
-    let life = |stays, lives| SourceLife { stays, lives };
-    let is_dormant = context.entry.lifecycle.is_dormant();
+/// Logs that a file is no longer what was attached. The checkpoint of a ring goes, unless it is still the same ring.
+fn note_fault(name: &Name, source: &Source, fault: RingFault, context: &mut DrainContext) {
     let is_ring = source.as_ring().is_some();
-    match source.drain(context) {
-        Drained::Events => {
-            outcome.more |= source.as_ring().is_some_and(|ring| ring.has_more);
-            life(true, true)
-        }
-        // The kernel has shown that a process has the store open for writing.
-        Drained::IdleWithHolder if !is_ring => life(true, true),
-        // A process that has an exited agent's ring open, such as a backup, does not publish the agent again. A process that may not
-        // write the ring does not keep the agent published for ever. A silent agent is published again when a process scan has found
-        // its process.
-        Drained::IdleWithHolder => {
-            let config = &context.shared.config;
-            let longest = config.retain.max(config.idle_after);
-            let is_recent = context.now.since(context.entry.last_event) < longest;
-            let state = source.file.liveness.state(false);
-            let is_known = is_recent || state != AgentState::Unknown;
-            outcome.unknown |= !is_known;
-            life(true, (!is_dormant && is_known) || state == AgentState::Live)
-        }
-        // Its last values are shown for as long as its agent is an instance.
-        Drained::IdleWithoutWriter => {
-            let stays = !is_dormant || source.may_return();
-            outcome.exited |= !stays;
-            life(stays, false)
-        }
-        Drained::Finished => {
-            outcome.exited = true;
-            life(false, false)
-        }
-        Drained::Fault(fault) => {
-            let (instance, kind) = (&name.instance, if is_ring { "ring" } else { "store" });
-            tracing::info!("agent {instance}: its {kind} {fault}; it is checked again");
-            outcome.changed.push(source.file.path.clone());
-            // A sparse ring is still the same ring, and its checkpoint stays. In all other cases the file is a new ring from now on, even
-            // if its bytes are equal.
-            if is_ring && fault != RingFault::Sparse {
-                context.entry.add_reset();
-                let checkpoint = &mut context.entry.checkpoint;
-                *checkpoint = checkpoint.filter(|checkpoint| checkpoint.ring.id != source.id());
-                context.write_entry();
-            }
-            life(false, is_ring && !is_dormant)
-        }
+    let (instance, kind) = (&name.instance, if is_ring { "ring" } else { "store" });
+    tracing::info!("agent {instance}: its {kind} {fault}; it is checked again");
+    // A sparse ring is still the same ring. In all other cases the file is a new ring from now on, even if its bytes are equal.
+    if is_ring && fault != RingFault::Sparse {
+        context.entry.add_reset();
+        let checkpoint = &mut context.entry.checkpoint;
+        *checkpoint = checkpoint.filter(|checkpoint| checkpoint.ring.id != source.id());
+        context.write_entry();
     }
 }
 
-/// Updates the lifecycle of an agent. Returns true if its time as an instance is over.
-fn update_lifecycle(
-    instance: &str,
-    context: &mut DrainContext,
-    is_alive: bool,
-    is_unknown: bool,
-) -> bool {
-    let (entry, now) = (&mut *context.entry, context.now);
-    let before = entry.lifecycle;
+/// Updates the lifecycle of an agent, by the greatest presence of its files. Returns true if its time as an instance is over.
+fn update_lifecycle(name: &Name, context: &mut DrainContext, presence: Presence) -> bool {
+    let (entry, now, config) = (&mut *context.entry, context.now, &context.shared.config);
+    let (before, instance) = (entry.lifecycle, &name.instance);
+    let is_alive = match presence {
+        Presence::Writing => true,
+        // As far as the kernel tells, a process has the store open for writing.
+        Presence::Held if !name.part.is_empty() => true,
+        // A process that has an exited agent's ring open, such as a backup, does not publish the agent again. A process that may not
+        // write the ring does not keep the agent published for ever. A silent agent is published again when a process scan has found
+        // its process.
+        Presence::Held => {
+            let longest = config.retain.max(config.idle_after);
+            !before.is_dormant() && now.since(entry.last_event) < longest
+        }
+        Presence::Gone | Presence::Readers | Presence::Unknown => false,
+    };
+    let retain = config.retain;
     if is_alive {
         entry.lifecycle.activate(now.stamp);
         entry.last_seen = now.stamp;
     } else if entry.lifecycle.exit(now.stamp) {
         tracing::debug!("agent {instance}: no process is known to write its files any more");
     }
+    let since = entry.lifecycle.exited_since();
     if before != entry.lifecycle {
         context.write_entry();
     }
-    let retain = context.shared.config.retain;
-    let since = context.entry.lifecycle.exited_since();
     let is_over = since.is_some_and(|since| now.since(since) >= retain);
     if is_over {
-        let why = match is_unknown {
-            true => "withdrawn until its next event: it is silent, and its process is not known",
-            false => "withdrawn: it has exited, and retain is over",
+        let why = match presence {
+            Presence::Held => {
+                "withdrawn until its next event: it is silent, and its process is not known"
+            }
+            _ => "withdrawn: it has exited, and retain is over",
         };
         tracing::info!("agent {instance}: {why}");
     }

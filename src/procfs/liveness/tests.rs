@@ -10,6 +10,12 @@ fn file() -> (tempfile::NamedTempFile, FileFacts, Instant) {
     (file, facts, Instant::now())
 }
 
+/// Checks a file. Returns what other processes do with it.
+fn checked(liveness: &mut Liveness, file: &File, now: Instant) -> Presence {
+    liveness.check(file, now, CHECK_PERIOD);
+    liveness.presence(now)
+}
+
 /// Applies a scan of all of /proc, as if nothing was hidden, that looks for the writer of the file.
 fn scan(liveness: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
     liveness.begin_process_scan(true);
@@ -42,7 +48,7 @@ fn events_of_unheld_file_need_a_scan_once() {
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
     assert!(liveness.has_no_holder() && !liveness.needs_scan());
     liveness.saw_events(now, CHECK_PERIOD);
-    assert!(liveness.holder == Holder::Present && liveness.needs_scan());
+    assert!(liveness.holder == Presence::Held && liveness.needs_scan());
     assert!(liveness.begin_process_scan(false));
     liveness.saw_events(now, CHECK_PERIOD);
     assert!(!liveness.needs_scan(), "once");
@@ -62,16 +68,11 @@ fn check_period_grows_with_the_number_of_files() {
     liveness.saw_events(now, CHECK_PERIOD);
     drop(_agent);
     let seen = [1, 2, 3].map(|second| {
-        liveness.check(
-            file.as_file(),
-            now + second * CHECK_PERIOD,
-            3 * CHECK_PERIOD,
-        )
+        let now = now + second * CHECK_PERIOD;
+        liveness.check(file.as_file(), now, 3 * CHECK_PERIOD);
+        liveness.presence(now)
     });
-    assert_eq!(
-        seen,
-        [HolderCheck::Held, HolderCheck::Held, HolderCheck::NoWriter]
-    );
+    assert_eq!(seen, [Presence::Held, Presence::Held, Presence::Gone]);
 }
 
 #[test]
@@ -79,22 +80,19 @@ fn reader_of_a_file_does_not_keep_its_agent_live() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
-    assert_eq!(
-        liveness.check(file.as_file(), now, CHECK_PERIOD),
-        HolderCheck::Held
-    );
+    assert_eq!(checked(&mut liveness, file.as_file(), now), Presence::Held);
     scan(&mut liveness, &file, &facts);
     assert_eq!(
-        liveness.check(file.as_file(), now, CHECK_PERIOD),
-        HolderCheck::NoWriter
+        checked(&mut liveness, file.as_file(), now),
+        Presence::Readers
     );
     assert!(!liveness.has_no_holder() && liveness.no_holder_for(now).is_none());
     // An agent that starts sets the length of its ring.
     std::thread::sleep(crate::base::file::FILE_TIME_GRANULARITY);
     file.as_file().set_len(8192).expect("room");
     assert_eq!(
-        liveness.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
-        HolderCheck::Held
+        checked(&mut liveness, file.as_file(), now + 2 * CHECK_PERIOD),
+        Presence::Held
     );
     assert!(liveness.needs_scan());
 }
@@ -106,20 +104,20 @@ fn producer_start_is_reported_once_and_a_reader_is_not() {
     let mut second = 0;
     let mut check = || {
         second += 1;
-        liveness.check(file.as_file(), now + second * CHECK_PERIOD, CHECK_PERIOD)
+        let now = now + second * CHECK_PERIOD;
+        let has_started = liveness.check(file.as_file(), now, CHECK_PERIOD);
+        (has_started, liveness.presence(now))
     };
-    assert_eq!(check(), HolderCheck::NoWriter);
+    assert_eq!(check(), (false, Presence::Gone));
     let tail = File::open(file.path()).expect("there");
-    assert_eq!(check(), HolderCheck::Held);
+    assert_eq!(check(), (false, Presence::Held));
     drop(tail);
-    assert_eq!(check(), HolderCheck::NoWriter);
+    assert_eq!(check(), (false, Presence::Gone));
     let agent = File::options().append(true).open(file.path());
     std::thread::sleep(crate::base::file::FILE_TIME_GRANULARITY);
     agent.as_ref().expect("there").set_len(8192).expect("room");
-    assert_eq!(
-        [check(), check()],
-        [HolderCheck::ProducerStarted, HolderCheck::Held]
-    );
+    let held = Presence::Held;
+    assert_eq!([check(), check()], [(true, held), (false, held)]);
 }
 
 #[test]
@@ -133,20 +131,20 @@ fn agent_that_closed_its_ring_exits_at_the_next_full_scan() {
     liveness.only_readers_since = None;
     let later = now + CHECK_PERIOD;
     assert_eq!(
-        liveness.check(file.as_file(), later, CHECK_PERIOD),
-        HolderCheck::Held
+        checked(&mut liveness, file.as_file(), later),
+        Presence::Writing
     );
     assert!(!liveness.needs_scan() && !liveness.begin_process_scan(false));
     scan(&mut liveness, &file, &facts);
     assert_eq!(
-        liveness.check(file.as_file(), later, CHECK_PERIOD),
-        HolderCheck::NoWriter
+        checked(&mut liveness, file.as_file(), later),
+        Presence::Readers
     );
     // It does not become live again while the next scan runs.
     assert!(liveness.begin_process_scan(true));
     assert_eq!(
-        liveness.check(file.as_file(), later + CHECK_PERIOD, CHECK_PERIOD),
-        HolderCheck::NoWriter
+        checked(&mut liveness, file.as_file(), later + CHECK_PERIOD),
+        Presence::Readers
     );
 }
 
@@ -158,21 +156,21 @@ fn end_of_the_writer_needs_a_scan_at_once() {
     scan(&mut liveness, &file, &facts);
     let (mut agent, _) = shown_to_write(&mut liveness);
     assert_eq!(
-        liveness.check(file.as_file(), now + CHECK_PERIOD, CHECK_PERIOD),
-        HolderCheck::Held
+        checked(&mut liveness, file.as_file(), now + CHECK_PERIOD),
+        Presence::Writing
     );
     assert!(!liveness.needs_scan());
     agent.kill().expect("it runs");
     agent.wait().expect("our child");
     assert_eq!(
-        liveness.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
-        HolderCheck::Held
+        checked(&mut liveness, file.as_file(), now + 2 * CHECK_PERIOD),
+        Presence::Held
     );
     assert!(liveness.needs_scan());
     scan(&mut liveness, &file, &facts);
     assert_eq!(
-        liveness.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
-        HolderCheck::NoWriter
+        checked(&mut liveness, file.as_file(), now + 2 * CHECK_PERIOD),
+        Presence::Readers
     );
 }
 
@@ -212,17 +210,14 @@ fn incomplete_scan_does_not_decide() {
     for second in 1..200 {
         incomplete(&mut liveness, &file, &facts);
         let now = now + second * CHECK_PERIOD;
-        assert_eq!(
-            liveness.check(file.as_file(), now, CHECK_PERIOD),
-            HolderCheck::Held
-        );
+        assert_eq!(checked(&mut liveness, file.as_file(), now), Presence::Held);
         assert!(!liveness.needs_scan(), "the next full scan asks");
     }
     let now = now + 300 * CHECK_PERIOD;
     scan(&mut liveness, &file, &facts);
     assert_eq!(
-        liveness.check(file.as_file(), now, CHECK_PERIOD),
-        HolderCheck::NoWriter
+        checked(&mut liveness, file.as_file(), now),
+        Presence::Readers
     );
 }
 
@@ -233,8 +228,8 @@ fn unheld_file_counts_its_time_and_is_gone_when_unlinked() {
     assert!(liveness.has_no_holder() && !liveness.needs_scan());
     let later = now + 5 * CHECK_PERIOD;
     assert_eq!(
-        liveness.check(file.as_file(), later, CHECK_PERIOD),
-        HolderCheck::NoWriter
+        checked(&mut liveness, file.as_file(), later),
+        Presence::Gone
     );
     assert_eq!(liveness.no_holder_for(later), Some(5 * CHECK_PERIOD));
     liveness.saw_events(later, CHECK_PERIOD);
@@ -242,9 +237,10 @@ fn unheld_file_counts_its_time_and_is_gone_when_unlinked() {
     let (file, _path) = file.keep().expect("kept");
     std::fs::remove_file(&_path).expect("there");
     assert_eq!(
-        liveness.check(&file, later + 2 * CHECK_PERIOD, CHECK_PERIOD),
-        HolderCheck::Gone
+        checked(&mut liveness, &file, later + 2 * CHECK_PERIOD),
+        Presence::Gone
     );
+    assert!(liveness.is_unlinked());
 }
 
 #[test]
@@ -292,22 +288,21 @@ fn several_writers_are_returned_once_for_each_set() {
 }
 
 #[test]
-fn state_is_live_by_a_writer_recent_events_or_a_writers_lease() {
+fn process_writes_by_a_scan_or_a_lease_against_writers() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
-    let seen = |liveness: &Liveness| [false, true].map(|is_recent| liveness.state(is_recent));
-    assert_eq!(seen(&liveness), [AgentState::Unknown, AgentState::Live]);
-    liveness.lease_kind = LeaseKind::NoWriter;
-    assert_eq!(seen(&liveness), [AgentState::Live; 2]);
-    liveness.holder = Holder::Unknown;
-    assert_eq!(seen(&liveness), [AgentState::Unknown, AgentState::Live]);
+    assert_eq!(liveness.presence(now), Presence::Held);
     liveness.writer = Some(ProcessId::default());
-    assert_eq!(seen(&liveness), [AgentState::Live; 2]);
+    assert_eq!(liveness.presence(now), Presence::Writing);
     liveness.only_readers_since = Some(liveness.change_time);
-    assert_eq!(seen(&liveness), [AgentState::Exited; 2]);
-    (liveness.only_readers_since, liveness.holder) = (None, Holder::Absent);
-    assert_eq!(seen(&liveness), [AgentState::Exited; 2]);
+    assert_eq!(liveness.presence(now), Presence::Readers);
+    liveness.holder = Presence::Gone;
+    assert_eq!(liveness.presence(now), Presence::Gone);
+    let mut of_store = Liveness::new(file.as_file(), &facts, LeaseKind::NoWriter, now);
+    assert_eq!(of_store.presence(now), Presence::Writing);
+    of_store.saw_events(now, CHECK_PERIOD);
+    assert_eq!(of_store.presence(now), Presence::Writing);
 }
 
 #[test]
@@ -317,18 +312,19 @@ fn file_of_unknown_holder_has_a_writer_for_the_grace_time() {
     liveness.unlinked(now);
     let check = |liveness: &mut Liveness, after| {
         // The kernel is not asked again, since it would tell.
-        liveness.check(file.as_file(), now + after, 2 * UNKNOWN_HOLDER_GRACE)
+        liveness.check(file.as_file(), now + after, 2 * UNKNOWN_HOLDER_GRACE);
+        liveness.presence(now + after)
     };
     let before = UNKNOWN_HOLDER_GRACE - Duration::from_millis(1);
-    assert_eq!(check(&mut liveness, before), HolderCheck::Held);
+    assert_eq!(check(&mut liveness, before), Presence::Held);
     assert_eq!(
         check(&mut liveness, UNKNOWN_HOLDER_GRACE),
-        HolderCheck::NoWriter
+        Presence::Unknown
     );
     liveness.writer = Some(ProcessId::default());
     assert_eq!(
         check(&mut liveness, UNKNOWN_HOLDER_GRACE),
-        HolderCheck::Held
+        Presence::Writing
     );
 }
 
