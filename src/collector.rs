@@ -79,8 +79,6 @@ pub struct Collector {
     have_transports_changed: bool,
     turns: RoundRobin,
     agents: Registry,
-    /// Changes that [`Collector::take_changes`] has not returned yet.
-    changes: Vec<Change>,
     /// True if the last drain has found files that the next scan has to check.
     wants_rescan: bool,
     /// When agents to expire are searched for again. `None`: in the next tick.
@@ -121,7 +119,6 @@ impl Collector {
             have_transports_changed: false,
             turns: RoundRobin::default(),
             agents: Registry::default(),
-            changes: Vec::new(),
             wants_rescan: false,
             next_expiry: None,
             has_freed_memory: false,
@@ -169,10 +166,7 @@ impl Collector {
             if let Lifecycle::AwaitingLabels { .. } = agent.entry.lifecycle {
                 agent.entry.lifecycle.activate(deadline);
             }
-            let is_published = agent.is_published();
-            let key = self.agents.insert(agent);
-            self.changes
-                .extend(is_published.then_some(Change::Published(key)));
+            self.agents.insert(agent);
         }
         self.evict_excess(now);
     }
@@ -189,7 +183,7 @@ impl Collector {
     /// Returns the changes of the instance domains since the last call, in their order.
     #[must_use]
     pub fn take_changes(&mut self) -> Vec<Change> {
-        let changes = std::mem::take(&mut self.changes);
+        let changes = std::mem::take(&mut self.agents.changes);
         let is_freed = |change: &Change| !matches!(change, Change::Published(_));
         self.has_freed_memory |= changes.iter().any(is_freed);
         changes

@@ -3,7 +3,6 @@
 //! One NIXL agent: its sources, totals, labels and lifecycle.
 
 use crate::agents::registry::Included;
-use crate::agents::{AgentKey, Change};
 use crate::base::clock::Now;
 use crate::base::file::{self, FileFacts, FileId};
 use crate::discovery::scan::Scanner;
@@ -129,22 +128,9 @@ impl Agent {
         self.cached_labels.take();
     }
 
-    /// Returns the change of the instance domain since the agent was, or was not, published.
-    pub(crate) fn change_since(&self, was_published: bool, key: AgentKey) -> Option<Change> {
-        match (was_published, self.is_published()) {
-            (false, true) => Some(Change::Published(key)),
-            (true, false) => Some(Change::Withdrawn { key, id: self.id }),
-            _ => None,
-        }
-    }
-
-    /// Returns the changes that give an instance ids for its histograms, if these have none yet.
-    pub(crate) fn renew_buckets(&self, key: AgentKey) -> impl Iterator<Item = Change> + use<> {
-        let is_due =
-            self.is_published() && self.id.is_some() && self.entry.stats.bucket_base.is_none();
-        let id = self.id;
-        let changes = is_due.then_some([Change::Withdrawn { key, id }, Change::Published(key)]);
-        changes.into_iter().flatten()
+    /// True if the agent has an instance id, and its histograms have none yet.
+    pub(crate) fn lacks_buckets(&self) -> bool {
+        self.id.is_some() && self.entry.stats.bucket_base.is_none()
     }
 
     /// Notes a start of the producer. The facts of the process before are no longer current, also after a restart of the daemon.

@@ -2,11 +2,11 @@
 
 //! All agents by key and by name, with the files and places that they have.
 //!
-//! The code that has changed an agent's sources or lifecycle calls [`Registry::update`], so that the sums over all agents agree with
-//! the agents.
+//! The code that has changed an agent's sources or lifecycle calls [`Registry::update`], so that the sums over all agents and the
+//! instance domain agree with the agents.
 
 use super::poll::AgentPoll;
-use crate::agents::Agent;
+use crate::agents::{Agent, Change};
 use crate::base::file::FileId;
 use crate::base::per_user::Counts;
 use crate::journal::record::Name;
@@ -19,11 +19,12 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentKey(usize);
 
-/// The places and files of an agent that are included in the sums over all agents.
+/// The places and files of an agent that are included in the sums over all agents, and whether it is an instance.
 #[derive(Debug, Default)]
 pub(crate) struct Included {
     places: usize,
     files: Vec<FileId>,
+    is_published: bool,
 }
 
 /// The agents, and separate from them their polls, which each tick reads.
@@ -37,6 +38,8 @@ pub(crate) struct Registry {
     instances: HashSet<String>,
     attached: HashSet<FileId>,
     places: Counts,
+    /// Changes of the instance domain, in their order, until the collector takes them.
+    pub changes: Vec<Change>,
 }
 
 impl Registry {
@@ -54,7 +57,7 @@ impl Registry {
         key
     }
 
-    /// Updates the sums over all agents after a change of one.
+    /// Updates the sums over all agents and the instance domain after a change of one.
     pub(crate) fn update(&mut self, key: AgentKey) {
         let Some(agent) = self.agents.get_mut(key.0) else {
             return;
@@ -73,6 +76,16 @@ impl Registry {
             self.places.change(owner, included.places, places);
             included.places = places;
         }
+        let (was_published, is_published) = (included.is_published, agent.is_published());
+        // An instance without ids for its histograms is published again, which gives it some.
+        let is_renewed = was_published && is_published && agent.lacks_buckets();
+        if was_published && (!is_published || is_renewed) {
+            self.changes.push(Change::Withdrawn { key, id: agent.id });
+        }
+        if is_published && (!was_published || is_renewed) {
+            self.changes.push(Change::Published(key));
+        }
+        included.is_published = is_published;
         agent.included = included;
     }
 
@@ -111,8 +124,14 @@ impl Registry {
         self.polls[key.0] = AgentPoll::default();
     }
 
+    /// Removes an agent, which expires.
     pub(crate) fn remove(&mut self, key: AgentKey) -> Option<Agent> {
         let agent = self.agents.try_remove(key.0)?;
+        if agent.included.is_published {
+            self.changes.push(Change::Withdrawn { key, id: agent.id });
+        }
+        let instance = agent.name.instance.clone();
+        self.changes.push(Change::Expired(instance));
         self.places
             .change(agent.name.owner, agent.included.places, 0);
         for id in &agent.included.files {
@@ -169,6 +188,10 @@ impl Registry {
 
     pub(crate) fn len(&self) -> usize {
         self.agents.len()
+    }
+
+    pub(crate) fn keys(&self) -> Vec<AgentKey> {
+        self.iter().map(|(key, _)| key).collect()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (AgentKey, &Agent)> {

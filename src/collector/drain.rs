@@ -49,15 +49,12 @@ impl Collector {
         let Some((poll, agent)) = self.agents.at(key) else {
             return;
         };
-        let (owner, was_published) = (agent.name.owner, agent.is_published());
+        let owner = agent.name.owner;
         let _about = log::about(Some(owner));
         let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.shared)));
         let Ok(outcome) = drained else {
-            self.reject_after_panic(key, was_published);
-            return self.agents.update(key);
+            return self.reject_after_panic(key);
         };
-        self.changes.extend(agent.change_since(was_published, key));
-        self.changes.extend(agent.renew_buckets(key));
         changed.extend(outcome.changed);
         let is_complete = !outcome.more && Instant::now() < end;
         poll.reset(agent, &now, is_complete, &self.shared);
@@ -71,14 +68,13 @@ impl Collector {
     /// Rejects the files of an agent whose drain or process scan has panicked, until they change: a defect of the daemon costs this
     /// agent only. The totals of the agent are read from its record, and the host totals are computed again. Without a record both stay
     /// as the panic left them, so that a batch may count twice.
-    pub(super) fn reject_after_panic(&mut self, key: AgentKey, was_published: bool) {
+    pub(super) fn reject_after_panic(&mut self, key: AgentKey) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
         if let Some(entry) = self.shared.journal.entry(agent.record) {
             agent.entry = entry;
         }
-        self.changes.extend(agent.change_since(was_published, key));
         for source in std::mem::take(&mut agent.sources) {
             let facts = source.current_facts();
             if let Some((facts, name)) = facts.zip(source.file.path.file_name()) {
@@ -89,6 +85,7 @@ impl Collector {
             }
         }
         self.agents.end_poll(key);
+        self.agents.update(key);
         if let Some(expired) = self.shared.journal.expired() {
             self.shared.host = expired.totals;
             for agent in self.agents.values_mut() {

@@ -182,9 +182,7 @@ impl Collector {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        let was_published = agent.is_published();
         agent.withdraw(now);
-        self.changes.extend(agent.change_since(was_published, key));
         self.shared.journal.commit(agent.record, &agent.entry);
     }
 

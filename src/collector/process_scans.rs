@@ -156,10 +156,11 @@ impl Collector {
         let now = Instant::now();
         self.scan_processes(now, patience, now + patience);
         let stamp = self.clock.at(now).stamp;
-        for (key, agent) in self.agents.iter_mut() {
-            let was_published = agent.is_published();
+        for agent in self.agents.values_mut() {
             agent.publish(stamp, &mut self.shared.journal);
-            self.changes.extend(agent.change_since(was_published, key));
+        }
+        for key in self.agents.keys() {
+            self.agents.update(key);
         }
     }
 
@@ -302,8 +303,8 @@ impl Collector {
             let ids = &mut self.clock_ids;
             self.have_transports_changed |= self.transports.set_processes(found, owners, ids);
         }
-        let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
-        self.process_scans.applied = Some((process_scan, keys.into_iter()));
+        let keys = self.agents.keys().into_iter();
+        self.process_scans.applied = Some((process_scan, keys));
     }
 
     /// Applies the result of a process scan to the agents that are left, at least to one, until `end`.
@@ -314,11 +315,10 @@ impl Collector {
         let moment = self.clock.at(now);
         while let Some(key) = keys.next() {
             let agent = self.get(key);
-            let was_published = agent.is_some_and(Agent::is_published);
             let _about = agent.map(|agent| log::about(Some(agent.name.owner)));
             let apply = || self.apply_to_agent(&process_scan, key, &moment);
             if catch_unwind(AssertUnwindSafe(apply)).is_err() {
-                self.reject_after_panic(key, was_published);
+                self.reject_after_panic(key);
             }
             if Instant::now() >= end {
                 self.process_scans.applied = Some((process_scan, keys));

@@ -3,7 +3,7 @@
 //! Records of the agents in the state file.
 
 use super::Collector;
-use crate::agents::{AgentKey, Change};
+use crate::agents::AgentKey;
 use crate::journal::record::{self, Entry};
 use crate::journal::{ExpiredTotals, RecordId};
 
@@ -65,13 +65,8 @@ impl Collector {
 
     /// Removes an agent without files. Its totals stay in the host totals.
     pub(super) fn expire(&mut self, key: AgentKey) {
-        let Some(agent) = self.agents.remove(key) else {
-            return;
-        };
-        self.remove_record(agent.record, &agent.entry);
-        if agent.is_published() {
-            self.changes.push(Change::Withdrawn { key, id: agent.id });
+        if let Some(agent) = self.agents.remove(key) {
+            self.remove_record(agent.record, &agent.entry);
         }
-        self.changes.push(Change::Expired(agent.name.instance));
     }
 }

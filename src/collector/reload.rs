@@ -7,7 +7,7 @@
 use super::Collector;
 use super::attach::Candidates;
 use super::descriptors::Descriptors;
-use crate::agents::{Agent, AgentKey};
+use crate::agents::Agent;
 use crate::config::Config;
 use crate::discovery::directory;
 use crate::journal::Journal;
@@ -29,14 +29,10 @@ impl Collector {
         self.candidates = Candidates::new(now);
         self.shared.in_first_scan = true;
         self.scanner.configure(room.limit(config));
-        let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
-        for (key, agent) in self.agents.iter_mut() {
-            let was_published = agent.is_published();
+        for agent in self.agents.values_mut() {
             agent.apply(config, now, &mut self.shared.journal);
-            self.changes.extend(agent.change_since(was_published, key));
-            self.changes.extend(agent.renew_buckets(key));
         }
-        for key in keys {
+        for key in self.agents.keys() {
             self.files_changed(key);
         }
         self.evict_excess(now);
