@@ -118,8 +118,9 @@ impl Agent {
     }
 
     /// Withdraws the agent from the instance domain.
-    pub(crate) fn withdraw(&mut self, now: Instant) {
-        self.entry.lifecycle.withdraw();
+    pub(crate) fn withdraw(&mut self, now: Instant, journal: &mut Journal) {
+        self.entry.lifecycle = Lifecycle::Dormant;
+        journal.commit(self.record, &self.entry);
         if self.facts.current().is_none() {
             self.set_facts(None);
         }

@@ -98,6 +98,7 @@ impl Collector {
         let all_found = !self.shared.in_first_scan;
         for evictable in self.agents.eviction_order(uid, all_found) {
             self.evict(evictable, has_events, now);
+            // Its withdrawal is published before the new agent.
             self.agents.update(evictable.key);
             if !self.is_full() {
                 return true;
@@ -142,7 +143,7 @@ impl Collector {
                 ),
                 false => tracing::info!("agent {instance}: evicted: it has exited, and {limit}"),
             }
-            self.withdraw(key, now);
+            agent.withdraw(now, &mut self.shared.journal);
         }
         // Polls keep its rings mapped.
         self.agents.end_poll(key);
@@ -164,7 +165,7 @@ impl Collector {
             if let Some(agent) = self.agents.get_mut(key) {
                 agent.sources.clear();
                 evicted += usize::from(!agent.entry.lifecycle.is_dormant());
-                self.withdraw(key, now);
+                agent.withdraw(now, &mut self.shared.journal);
             }
             self.files_changed(key);
         }
@@ -175,15 +176,6 @@ impl Collector {
                 limit.remedy()
             );
         }
-    }
-
-    /// Withdraws an agent that is evicted. This is published before the new agent.
-    fn withdraw(&mut self, key: AgentKey, now: Instant) {
-        let Some(agent) = self.agents.get_mut(key) else {
-            return;
-        };
-        agent.withdraw(now);
-        self.shared.journal.commit(agent.record, &agent.entry);
     }
 
     /// Where the limit on records is reached, expires one agent without places for each new agent.

@@ -60,14 +60,13 @@ impl Collector {
 impl Agent {
     /// Applies a configuration. Withdraws the agent if its files are not read any more, since its liveness is not known then.
     pub(super) fn apply(&mut self, config: &Config, now: Instant, journal: &mut Journal) {
-        let was_dormant = self.entry.lifecycle.is_dormant();
         self.waiting = None;
         self.sources.retain(|source| reads(config, source));
         let has_other_bounds = !self.has_stores() && self.entry.stats.set_bounds(&config.bounds);
         if !is_read(config, self) {
             self.sources.clear();
-            if !was_dormant {
-                self.withdraw(now);
+            if !self.entry.lifecycle.is_dormant() {
+                self.withdraw(now, journal);
             }
         }
         if !config.proc_facts {
@@ -76,7 +75,7 @@ impl Agent {
             journal.set_facts(self.record, facts.as_ref());
             self.set_facts(facts);
         }
-        if has_other_bounds || was_dormant != self.entry.lifecycle.is_dormant() {
+        if has_other_bounds {
             journal.commit(self.record, &self.entry);
         }
     }

@@ -37,8 +37,7 @@ impl Agent {
         let starts = context.entry.starts;
         let presence = drain_sources(name, sources, &mut context, end, &mut outcome);
         if update_lifecycle(name, &mut context, presence) {
-            self.withdraw(now.instant);
-            shared.journal.commit(self.record, &self.entry);
+            self.withdraw(now.instant, &mut shared.journal);
         }
         if self.entry.starts != starts {
             self.outdate_facts();

@@ -81,11 +81,6 @@ impl Lifecycle {
         }
         is_active
     }
-
-    /// Makes the agent cease to be an instance, or to wait for that.
-    pub fn withdraw(&mut self) {
-        *self = Self::Dormant;
-    }
 }
 
 #[cfg(test)]
@@ -116,8 +111,7 @@ mod tests {
         assert!(!lifecycle.publish(true, 7) && lifecycle.is_published());
         lifecycle.activate(7);
         assert_eq!(lifecycle, Lifecycle::Active);
-        lifecycle.withdraw();
-        assert!(lifecycle.is_dormant());
+        lifecycle = Lifecycle::Dormant;
         assert!(!lifecycle.publish(true, 7), "it waits for nothing");
     }
 }
