@@ -35,11 +35,13 @@ impl Server {
             let left = until.saturating_duration_since(now);
             // A panic in a piece ends the tick.
             self.work = match std::mem::replace(&mut self.work, Work::Nothing) {
-                Work::Scan { end } if !self.scan(left) && now < end => Work::Scan { end },
-                Work::Scan { end } => {
-                    self.control.scans_cut += u64::from(now >= end);
-                    Work::Drain { start: now }
-                }
+                Work::Scan { end } => match self.scan(left) {
+                    false if now < end => Work::Scan { end },
+                    _ => {
+                        self.control.scans_cut += u64::from(now >= end);
+                        Work::Drain { start: now }
+                    }
+                },
                 Work::Drain { start } => match self.drain(Some(start), left) {
                     false if now < start + TICK.drain => Work::Drain { start },
                     in_time => {
@@ -47,23 +49,30 @@ impl Server {
                         Work::Maintain
                     }
                 },
-                Work::Maintain if !self.collector.maintain(now, until) => Work::Maintain,
-                Work::Maintain => {
-                    self.check_state_file(now);
-                    if log::is_debug() && self.control.are_figures_due(now) {
-                        self.control.activity = self.collector.activity();
-                        tracing::debug!("{}", self.control.figures());
+                Work::Maintain => match self.collector.maintain(now, until) {
+                    false => Work::Maintain,
+                    true => {
+                        self.end_tick(now);
+                        Work::Nothing
                     }
-                    if self.ids.is_due() {
-                        self.save(false);
-                    }
-                    Work::Nothing
-                }
+                },
                 Work::Nothing => Work::Nothing,
             };
             if !self.has_work() || Instant::now() >= until {
                 break;
             }
+        }
+    }
+
+    /// Does what each tick does once, at its end.
+    fn end_tick(&mut self, now: Instant) {
+        self.check_state_file(now);
+        if log::is_debug() && self.control.are_figures_due(now) {
+            self.control.activity = self.collector.activity();
+            tracing::debug!("{}", self.control.figures());
+        }
+        if self.ids.is_due() {
+            self.save(false);
         }
     }
 
