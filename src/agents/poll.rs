@@ -29,40 +29,38 @@ impl AgentPoll {
     /// due to be checked, values of its windows are too old, or its time as an instance is over.
     pub(crate) fn reset(&mut self, agent: &Agent, now: &Now, is_complete: bool, shared: &Shared) {
         let check = shared.check_period;
-        let lifecycle = agent.entry.lifecycle;
-        let visible_for = match lifecycle.exited_since() {
-            Some(since) => shared.config.retain.saturating_sub(now.since(since)),
-            None => Duration::MAX,
+        let pause = match agent.entry.lifecycle {
+            Lifecycle::Dormant => Some(WITHOUT_FILE),
+            Lifecycle::AwaitingLabels { .. } => None,
+            Lifecycle::Active => Some(check),
+            Lifecycle::Exited { since } => {
+                Some(check.min(shared.config.retain.saturating_sub(now.since(since))))
+            }
         };
-        let pause = if lifecycle.is_dormant() {
-            WITHOUT_FILE
-        } else {
-            check
-        };
-        self.until = now.instant.checked_add(visible_for.min(pause));
-        let next_change = agent.windows.next_change();
-        if let Some(change) = next_change.filter(|_| !lifecycle.is_dormant()) {
-            self.until = self.until.map(|until| until.min(change));
+        // `None` is less than any time.
+        self.until = pause.map(|pause| now.instant + pause);
+        if let Some(change) = agent.windows.next_change() {
+            self.until = self.until.min(Some(change));
         }
         self.file = None;
         // Keeps its capacity, since a tick should not allocate.
         self.more.clear();
-        let is_published = !matches!(lifecycle, Lifecycle::AwaitingLabels { .. });
         // Of several rings, some may not have been drained.
-        let is_complete = agent.sources.len() < 2 || is_complete;
-        for (number, source) in agent.sources.iter().enumerate() {
+        if agent.sources.len() > 1 && !is_complete {
+            self.until = None;
+        }
+        for source in &agent.sources {
             let header = source.header_poll();
-            let until = source.unchanged_until(check);
             // The next drain detaches the store of an agent that is no longer an instance.
-            let until = until.filter(|_| !lifecycle.is_dormant() || source.as_ring().is_some());
-            let earliest = self.until.zip(until).map(|(one, other)| one.min(other));
-            self.until = earliest.filter(|_| header.is_some());
-            match number {
-                0 => self.file = header,
-                _ => self.more.extend(header),
+            let is_over = agent.entry.lifecycle.is_dormant() && source.as_store().is_some();
+            let until = source.unchanged_until(check);
+            let until = until.filter(|_| header.is_some() && !is_over);
+            self.until = self.until.min(until);
+            match self.file {
+                None => self.file = header,
+                Some(_) => self.more.extend(header),
             }
         }
-        self.until = self.until.filter(|_| is_published && is_complete);
     }
 
     /// True if a drain of the agent would change nothing.
