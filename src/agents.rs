@@ -2,8 +2,7 @@
 
 //! NIXL agents: what is known of each, and all of them by key and by name.
 //!
-//! This module knows neither directories nor the order of a tick: `collector` attaches files to agents and drains them. Begin with
-//! [`Agent`].
+//! `collector` finds the files, attaches them to agents, and says which agent is drained next. Begin with [`Agent`].
 
 mod agent;
 mod eviction;

@@ -7,7 +7,8 @@
 //! trusted. Every word is loaded once into a copy, the copy is checked, and only the copy is used.
 //!
 //! Begin with `protocol`, which has all loads and the one store. `checkpoint` decides what became of a batch after a kill.
-//! `layout` has the format of the file. This module must not know agents, totals or the state file.
+//! `layout` has the format of the file. This module knows neither agents nor the state file: it adds up
+//! a batch by type of event, and `source` says whose events they are.
 
 use crate::error::RingFault;
 use crate::ring::layout::{Header, Layout, VERSIONS};
