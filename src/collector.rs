@@ -23,7 +23,7 @@ use crate::journal::record::{Lifecycle, SavedAgent};
 use crate::journal::{Journal, RecordId};
 use crate::observer::client::Observer;
 use crate::procfs::liveness::check_period;
-use crate::procfs::process::{ProcessId, Usage};
+use crate::procfs::process::Usage;
 use crate::source::context::Shared;
 use crate::transport::Transports;
 use crate::transport::ids::ClockIds;
@@ -71,12 +71,8 @@ pub struct Collector {
     transports: Transports,
     /// What the observer and its workers use, as of the last scan.
     observer_usage: Usage,
-    /// Processes whose sockets were read, and which their agents do not know of yet.
-    read_processes: HashSet<ProcessId>,
     /// Ids of processes that use NIXL and of peers.
     clock_ids: ClockIds,
-    /// True if processes or peers have changed since the last [`Collector::take_transport_change`].
-    have_transports_changed: bool,
     turns: RoundRobin,
     agents: Registry,
     /// True if the last drain has found files that the next scan has to check.
@@ -114,9 +110,7 @@ impl Collector {
             process_scans: ProcessScans::default(),
             transports: Transports::default(),
             observer_usage: Usage::default(),
-            read_processes: HashSet::new(),
             clock_ids: ClockIds::default(),
-            have_transports_changed: false,
             turns: RoundRobin::default(),
             agents: Registry::default(),
             wants_rescan: false,
@@ -187,12 +181,6 @@ impl Collector {
         let is_freed = |change: &Change| !matches!(change, Change::Published(_));
         self.has_freed_memory |= changes.iter().any(is_freed);
         changes
-    }
-
-    /// Returns true if processes that use NIXL, or peers, have changed since the last call.
-    #[must_use]
-    pub fn take_transport_change(&mut self) -> bool {
-        std::mem::take(&mut self.have_transports_changed)
     }
 
     /// True if all totals survive a restart of the daemon.

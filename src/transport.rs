@@ -154,17 +154,21 @@ pub struct Transports {
     is_scanning: bool,
     /// True if a process was found since the last scan began.
     has_new: bool,
+    /// Processes whose agents do not know yet that they were read, have ended, or were not read for a minute.
+    read: HashSet<ProcessId>,
+    /// True if processes or peers have changed since the collector took note of it.
+    pub has_changed: bool,
 }
 
 impl Transports {
     /// Takes over the result of a process scan: the processes that use NIXL, as far as they could be read. Processes of other users than
-    /// `owners` are left out. New processes get their ids from `ids`. Returns true if there are other processes than before.
+    /// `owners` are left out. New processes get their ids from `ids`.
     pub fn set_processes(
         &mut self,
         found: &[NixlProcess],
         owners: Option<&Vec<u32>>,
         ids: &mut ClockIds,
-    ) -> bool {
+    ) {
         let found_ids: HashSet<ProcessId> = found.iter().map(|process| process.id).collect();
         let mut known = std::mem::take(&mut self.processes);
         let mut missing = Vec::new();
@@ -198,18 +202,17 @@ impl Transports {
             process.found = found.clone();
             self.processes.insert(process.found.id, process);
         }
-        let is_changed = has_new || !known.is_empty();
+        self.has_changed |= has_new || !known.is_empty();
         self.has_new |= has_new;
         self.unlisted.extend(known);
         self.unlisted.retain(|id, _| id.is_running());
-        is_changed
     }
 
     /// Returns the processes whose sockets are to be read, the oldest first, if a socket scan is due. It is then taken for begun.
     pub fn begin_scan(&mut self, now: Instant) -> Option<Vec<SocketRequest>> {
-        let mut ends = self.last_scan.map(|last| last + self.scan_period());
-        let is_due = !self.is_scanning && ends.take_if(|end| now < *end).is_none();
-        if !is_due || self.processes.is_empty() {
+        let period = self.scan_period();
+        let is_due = self.last_scan.is_none_or(|last| now >= last + period);
+        if !is_due || self.is_scanning || self.processes.is_empty() {
             return None;
         }
         (self.last_scan, self.has_new, self.is_scanning) = (Some(now), false, true);
@@ -227,14 +230,19 @@ impl Transports {
         Some(all)
     }
 
-    /// Returns the processes whose readings have become too old, or `None` if nothing has changed since the last call: none if only the
-    /// last process has gone.
-    pub fn drop_old(&mut self, now: Instant) -> Option<Vec<ProcessId>> {
-        if self.processes.is_empty() && !self.is_scanning {
-            return self.last_scan.take().map(|_| Vec::new());
+    /// Returns the processes that were read since the last call, have ended, or were not read for a minute. `None` if nothing has
+    /// changed; no process if only the last one has gone.
+    pub fn take_read(&mut self, now: Instant) -> Option<HashSet<ProcessId>> {
+        let is_over = self.processes.is_empty() && !self.is_scanning;
+        let has_gone = is_over && self.last_scan.take().is_some();
+        let is_old = |&mut (_, at): &mut (SocketReading, Instant)| now > at + MAX_READING_AGE;
+        for process in self.processes.values_mut() {
+            if process.reading.take_if(is_old).is_some() {
+                self.read.insert(process.found.id);
+            }
         }
-        let outdated = self.drop_old_readings(now);
-        (!outdated.is_empty()).then_some(outdated)
+        let read = std::mem::take(&mut self.read);
+        (has_gone || !read.is_empty()).then_some(read)
     }
 
     /// Returns the time from the start of the last socket scan to the next one.
@@ -248,20 +256,14 @@ impl Transports {
         }
     }
 
-    /// Drops readings that are too old. Returns their processes.
-    fn drop_old_readings(&mut self, now: Instant) -> Vec<ProcessId> {
-        let is_old = |&(_, at): &(SocketReading, Instant)| now > at + MAX_READING_AGE;
-        let mut outdated = Vec::new();
-        for process in self.processes.values_mut() {
-            if process.reading.take_if(|reading| is_old(reading)).is_some() {
-                outdated.push(process.found.id);
-            }
-        }
-        outdated
+    /// Applies a response of the observer.
+    pub fn apply(&mut self, response: Response, now: Instant) {
+        let read = self.read_by(response, now);
+        self.read.extend(read);
     }
 
-    /// Applies a response of the observer. Returns the process if it was read, or has ended.
-    pub fn apply(&mut self, response: Response, now: Instant) -> Option<ProcessId> {
+    /// Applies a response. Returns the process if it was read, or has ended.
+    fn read_by(&mut self, response: Response, now: Instant) -> Option<ProcessId> {
         match response {
             Response::Sockets(reading) => {
                 let process = self.processes.get_mut(&reading.id)?;
@@ -319,6 +321,7 @@ impl Transports {
         self.processes.clear();
         self.unlisted.clear();
         self.last_scan = None;
+        self.has_changed = true;
     }
 
     /// Returns the processes.

@@ -220,10 +220,7 @@ impl Collector {
                     self.process_scans.user_names.end_question(now);
                     self.ask_for_names(now);
                 }
-                response => {
-                    let read = self.transports.apply(response, now);
-                    self.read_processes.extend(read);
-                }
+                response => self.transports.apply(response, now),
             }
         }
         if !self.observer.is_running() {
@@ -301,7 +298,7 @@ impl Collector {
             let owners = self.shared.config.owners.as_ref();
             let found = &process_scan.nixl_processes;
             let ids = &mut self.clock_ids;
-            self.have_transports_changed |= self.transports.set_processes(found, owners, ids);
+            self.transports.set_processes(found, owners, ids);
         }
         let keys = self.agents.keys().into_iter();
         self.process_scans.applied = Some((process_scan, keys));

@@ -19,6 +19,12 @@ impl Collector {
         &self.transports
     }
 
+    /// Returns true if processes that use NIXL, or peers, have changed since the last call.
+    #[must_use]
+    pub fn take_transport_change(&mut self) -> bool {
+        std::mem::take(&mut self.transports.has_changed)
+    }
+
     /// Begins a socket scan if one is due, and gives agents what the observer has read since the last call. Never waits.
     pub(super) fn read_transports(&mut self, now: Instant) {
         if self.observes() {
@@ -26,12 +32,9 @@ impl Collector {
                 self.observer.send(&Request::Sockets(processes));
             }
         }
-        let outdated = self.transports.drop_old(now);
-        if outdated.is_none() && self.read_processes.is_empty() {
+        let Some(read) = self.transports.take_read(now) else {
             return;
-        }
-        let mut read = std::mem::take(&mut self.read_processes);
-        read.extend(outdated.into_iter().flatten());
+        };
         let agents = self.count_agents();
         for agent in self.agents.values_mut() {
             // What is not counted cannot be compared.
@@ -47,7 +50,7 @@ impl Collector {
                 agent.transport.update(process, nixl, ids, now);
             }
         }
-        self.have_transports_changed = true;
+        self.transports.has_changed = true;
     }
 
     /// Notes how many agents each process runs, and returns these numbers.
@@ -70,7 +73,6 @@ impl Collector {
         for agent in self.agents.values_mut() {
             agent.transport = AgentTransport::default();
         }
-        self.have_transports_changed = true;
     }
 }
 

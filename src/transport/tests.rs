@@ -35,11 +35,12 @@ fn transports(found: &[NixlProcess]) -> Transports {
 
 /// Applies a process scan that has found these processes. Returns true if they are others than before.
 fn scan(transports: &mut Transports, found: &[NixlProcess]) -> bool {
-    transports.set_processes(found, None, &mut ClockIds::default())
+    transports.set_processes(found, None, &mut ClockIds::default());
+    std::mem::take(&mut transports.has_changed)
 }
 
 fn apply(transports: &mut Transports, response: Response) -> Option<ProcessId> {
-    transports.apply(response, Instant::now())
+    transports.read_by(response, Instant::now())
 }
 
 /// Returns the processes with a requested version.
@@ -160,10 +161,8 @@ fn process_that_a_scan_could_not_read_keeps_its_sums() {
     assert!(scan(&mut transports, &[]), "one has ended");
     let sent = |transports: &Transports| transports.get(own)?.traffic.map(|all| all.sent);
     assert_eq!((sent(&transports), transports.iter().count()), (Some(5), 1));
-    assert!(
-        transports.set_processes(&[], Some(&vec![8]), &mut ClockIds::default()),
-        "no owner"
-    );
+    transports.set_processes(&[], Some(&vec![8]), &mut ClockIds::default());
+    assert!(transports.has_changed, "no owner");
     assert_eq!(sent(&transports), None);
 }
 
@@ -235,9 +234,10 @@ fn old_reading_has_no_share_and_leaves_the_sums() {
     }
     assert_eq!(agent.tcp_share(), Some(1.0));
     let later = now + Duration::from_secs(10) + MAX_READING_AGE;
-    assert!(transports.drop_old_readings(later).is_empty());
+    assert!(transports.take_read(later).is_some(), "it was read");
+    assert_eq!(transports.take_read(later), None);
     let later = later + Duration::from_millis(1);
-    assert_eq!(transports.drop_old_readings(later), [id(1)]);
+    assert_eq!(transports.take_read(later), Some([id(1)].into()));
     agent.update(
         transports.get(id(1)),
         Bytes::default(),
