@@ -56,15 +56,15 @@ mod stores;
 mod tests;
 mod transports;
 
-/// The agents, and what finds and drains their files.
-#[derive(Debug)]
+/// The agents, and what finds and drains their files. The default has no configuration: it finds nothing, and is not to be drained.
+#[derive(Debug, Default)]
 pub struct Collector {
     scanner: Scanner,
     candidates: Candidates,
     shared: Shared,
     limits: Limits,
-    /// When files of exited agents may be removed again.
-    next_removal: Instant,
+    /// When files of exited agents may be removed again. `None`: in the next tick.
+    next_removal: Option<Instant>,
     /// What looks at other processes. Not running: it was not started, or has ended.
     observer: Observer,
     process_scans: ProcessScans,
@@ -89,12 +89,10 @@ impl Collector {
     /// Returns a collector without agents and without a state file.
     #[must_use]
     pub fn new(config: &Config) -> Self {
-        let clock = Now::read();
-        let now = clock.instant;
         let room = Descriptors::of(config);
         Self {
             scanner: Scanner::new(room.limit(config)),
-            candidates: Candidates::new(now),
+            candidates: Candidates::new(Instant::now()),
             shared: Shared {
                 config: config.clone(),
                 check_period: check_period(0),
@@ -105,18 +103,7 @@ impl Collector {
                 places: room.rings,
                 ..Limits::default()
             },
-            next_removal: now,
-            observer: Observer::default(),
-            process_scans: ProcessScans::default(),
-            transports: Transports::default(),
-            observer_usage: Usage::default(),
-            clock_ids: ClockIds::default(),
-            turns: RoundRobin::default(),
-            agents: Registry::default(),
-            wants_rescan: false,
-            next_expiry: None,
-            has_freed_memory: false,
-            clock,
+            ..Self::default()
         }
     }
 

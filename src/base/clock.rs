@@ -16,6 +16,12 @@ pub struct Now {
     pub seconds: u64,
 }
 
+impl Default for Now {
+    fn default() -> Self {
+        Self::read()
+    }
+}
+
 impl Now {
     /// Reads the clocks and returns the present moment.
     #[must_use]

@@ -37,7 +37,7 @@ pub(super) fn label_deadline(clock: &Now, now: Instant, is_scanned: bool) -> u64
 const FIRST_SCAN: Duration = Duration::from_secs(5);
 
 /// Files that were found and are not attached or rejected yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Candidates {
     queue: VecDeque<Found>,
     /// Stores that are not the present one of any agent, with the time of their last update. They wait for the end of the first scan.
@@ -45,7 +45,7 @@ pub(super) struct Candidates {
     /// Stores that were counted before this scan, or before the first one, and that no record has.
     pub counted_stores: CountedStores,
     /// When the wait ends, even if the first scan has not.
-    first_scan_ends: Instant,
+    first_scan_ends: Option<Instant>,
     /// Log lines about the files that this scan has attached.
     pub notices: Notices,
     /// True once a scan has found everything. Before that, an agent without a source may still have a file.
@@ -56,12 +56,8 @@ impl Candidates {
     /// Returns an empty queue. The first scan begins now.
     pub fn new(now: Instant) -> Self {
         Self {
-            queue: VecDeque::new(),
-            unknown_stores: Vec::new(),
-            counted_stores: CountedStores::default(),
-            first_scan_ends: now + FIRST_SCAN,
-            notices: Notices::default(),
-            all_found: false,
+            first_scan_ends: Some(now + FIRST_SCAN),
+            ..Self::default()
         }
     }
 }
@@ -113,7 +109,8 @@ impl Collector {
             self.candidates.all_found = true;
             self.detach_left_out();
         }
-        let is_over = is_complete || now >= self.candidates.first_scan_ends;
+        let ends = self.candidates.first_scan_ends;
+        let is_over = is_complete || ends.is_some_and(|end| now >= end);
         if self.shared.in_first_scan && self.candidates.queue.is_empty() && is_over {
             self.shared.in_first_scan = false;
             let mut unknown = std::mem::take(&mut self.candidates.unknown_stores);

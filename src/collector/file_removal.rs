@@ -12,7 +12,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 impl Collector {
     /// Removes ring files that no process has had open for `remove_exited_after`, until `end`.
     pub(super) fn remove_exited_files(&mut self, now: Instant, end: Instant) {
-        if now < self.next_removal || Instant::now() >= end {
+        let is_early = self.next_removal.is_some_and(|next| now < next);
+        if is_early || Instant::now() >= end {
             return;
         }
         let Some(after) = self.shared.config.remove_exited_after else {
@@ -34,6 +35,6 @@ impl Collector {
                 return;
             }
         }
-        self.next_removal = now + PAUSE;
+        self.next_removal = Some(now + PAUSE);
     }
 }

@@ -115,13 +115,8 @@ impl Server {
         enter_account: EnterAccount,
         indoms: Indoms,
     ) -> Result<Self, NotAllowed> {
-        let nothing = Config {
-            telemetry_dir: Vec::new(),
-            max_agents: 1,
-            ..Config::default()
-        };
         let mut server = Self {
-            collector: Collector::new(&nothing),
+            collector: Collector::default(),
             ids: Ids::new(cache_path),
             journal: Journal::default(),
             phase: Phase::NoConfiguration { read_again: None },
@@ -129,7 +124,7 @@ impl Server {
             indoms,
             refreshed: Instant::now(),
             control: Control {
-                drain_interval: nothing.drain_interval,
+                drain_interval: Config::default().drain_interval,
                 ..Control::default()
             },
             users: HashMap::new(),
