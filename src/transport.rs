@@ -37,7 +37,7 @@ const MAX_PROCESSES: usize = 256;
 const MAX_MISSED: u32 = 3;
 
 /// A process that uses NIXL, and what it transfers by TCP.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct TransportProcess {
     /// What the process scan has found.
     pub found: NixlProcess,
@@ -64,13 +64,7 @@ impl TransportProcess {
         Self {
             found,
             instance,
-            version: None,
-            agents: 0,
-            traffic: None,
-            reading: None,
-            failure: None,
-            missed: 0,
-            is_version_read: false,
+            ..Self::default()
         }
     }
 

@@ -64,7 +64,7 @@ pub struct MappingProcess {
 }
 
 /// A process with a NIXL backend loaded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NixlProcess {
     /// Process.
     pub id: ProcessId,
