@@ -41,23 +41,6 @@ pub struct TrackedFile {
     pub is_unremovable: bool,
 }
 
-impl TrackedFile {
-    fn new(
-        descriptor: &File,
-        facts: FileFacts,
-        path: PathBuf,
-        lease: LeaseKind,
-        now: Instant,
-    ) -> Self {
-        Self {
-            liveness: Liveness::new(descriptor, &facts, lease, now),
-            facts,
-            path,
-            is_unremovable: false,
-        }
-    }
-}
-
 /// The reader of a file's telemetry.
 #[derive(Debug)]
 pub enum Reader {
@@ -97,10 +80,7 @@ impl Source {
     ) -> Result<Self, Rejection> {
         let facts = candidate.facts;
         let reader = RingReader::attach(candidate, last_batch, now)?;
-        Ok(Self {
-            file: TrackedFile::new(reader.ring.file(), facts, path, LeaseKind::Exclusive, now),
-            reader: Reader::Ring(Box::new(reader)),
-        })
+        Ok(Self::new(Reader::Ring(Box::new(reader)), facts, path, now))
     }
 
     /// Maps a store. Returns its values as well.
@@ -114,11 +94,22 @@ impl Source {
     ) -> Result<(Self, StoreValues), Rejection> {
         let facts = candidate.facts;
         let (reader, values) = StoreReader::attach(candidate)?;
-        let source = Self {
-            file: TrackedFile::new(&reader.descriptor, facts, path, LeaseKind::NoWriter, now),
-            reader: Reader::Store(Box::new(reader)),
+        let reader = Reader::Store(Box::new(reader));
+        Ok((Self::new(reader, facts, path, now), values))
+    }
+
+    fn new(reader: Reader, facts: FileFacts, path: PathBuf, now: Instant) -> Self {
+        let lease = match reader {
+            Reader::Ring(_) => LeaseKind::Exclusive,
+            Reader::Store(_) => LeaseKind::NoWriter,
         };
-        Ok((source, values))
+        let file = TrackedFile {
+            liveness: Liveness::new(reader.descriptor(), &facts, lease, now),
+            facts,
+            path,
+            is_unremovable: false,
+        };
+        Self { file, reader }
     }
 
     /// Device and inode of the file.
