@@ -9,7 +9,6 @@ mod eviction;
 mod poll;
 mod registry;
 pub use agent::{Agent, Outcome};
-pub(crate) use eviction::Evictable;
 pub use registry::AgentKey;
 pub(crate) use registry::Registry;
 

@@ -29,22 +29,14 @@ impl Agent {
     }
 }
 
-/// An agent that may be evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Evictable {
-    pub key: AgentKey,
-    /// True if a process writes its files, or may.
-    pub is_live: bool,
-}
-
 impl Registry {
-    /// Returns the agents that may make room for an agent of this user, in the order in which they do. `all_found`: the first scan is
-    /// over, so that an agent without a file has none.
+    /// Returns the agents that may make room for an agent of this user, in the order in which they do, each with true if a process
+    /// writes its files, or may. `all_found`: the first scan is over, so that an agent without a file has none.
     pub(crate) fn eviction_order(
         &self,
         uid: u32,
         all_found: bool,
-    ) -> impl Iterator<Item = Evictable> + use<> {
+    ) -> impl Iterator<Item = (AgentKey, bool)> + use<> {
         let (own, most) = (self.places().of(uid), self.places().most());
         let (mut exited, mut live) = (Vec::new(), Vec::new());
         for (key, agent) in self.iter().filter(|(_, agent)| agent.places() > 0) {
@@ -61,12 +53,10 @@ impl Registry {
         }
         exited.sort_unstable();
         live.sort_unstable();
-        let evictable = |is_live| move |key| Evictable { key, is_live };
-        let exited = exited.into_iter().take(MAX_TESTED).map(|(_, key)| key);
-        let live = live.into_iter().take(MAX_TESTED).map(|(_, key)| key);
-        exited
-            .map(evictable(false))
-            .chain(live.map(evictable(true)))
+        let exited = exited.into_iter().take(MAX_TESTED);
+        let live = live.into_iter().take(MAX_TESTED);
+        let exited = exited.map(|(_, key)| (key, false));
+        exited.chain(live.map(|(_, key)| (key, true)))
     }
 
     /// Returns the agents that have no place if there are only so many: those that are not instances, then exited ones, then live ones;

@@ -4,7 +4,7 @@
 
 use super::Collector;
 use super::new_names::NewNames;
-use crate::agents::{Agent, AgentKey, Evictable};
+use crate::agents::{Agent, AgentKey};
 use crate::discovery::scan::Found;
 use crate::error::{AgentLimit, Rejection};
 use crate::log;
@@ -96,10 +96,10 @@ impl Collector {
     /// Evicts an agent for a file of this user, which has events or is only open. Returns false if none can be evicted.
     fn evict_for(&mut self, uid: u32, has_events: bool, now: Instant) -> bool {
         let all_found = !self.shared.in_first_scan;
-        for evictable in self.agents.eviction_order(uid, all_found) {
-            self.evict(evictable, has_events, now);
+        for (key, is_live) in self.agents.eviction_order(uid, all_found) {
+            self.evict(key, is_live, has_events, now);
             // Its withdrawal is published before the new agent.
-            self.agents.update(evictable.key);
+            self.agents.update(key);
             if !self.is_full() {
                 return true;
             }
@@ -109,8 +109,7 @@ impl Collector {
 
     /// Detaches sources of an agent that may be evicted, and withdraws the agent if none is left. Files of an exited agent that a
     /// process has open are detached only for a file that `has_events`: a file that is only open does not replace its like.
-    fn evict(&mut self, evictable: Evictable, has_events: bool, now: Instant) {
-        let Evictable { key, is_live } = evictable;
+    fn evict(&mut self, key: AgentKey, is_live: bool, has_events: bool, now: Instant) {
         let limit = self.agent_limit();
         let Some(agent) = self.agents.get_mut(key) else {
             return;
