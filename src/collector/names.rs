@@ -46,38 +46,11 @@ impl Collector {
             return key;
         }
         self.make_room_for_record();
-        let Name {
-            raw, part, owner, ..
-        } = &name;
-        let pod = || kubelet::pod_uid(&directory.path);
-        // The local rank of a store is untrusted, and may be too long for a record.
-        let of_rank = || {
-            let rank = name::instance_name(rank(part)?.as_bytes());
-            (1..=MAX_RANK).contains(&rank.len()).then_some(rank)
-        };
-        let has_other = |is_other: &dyn Fn(&Agent) -> bool| {
-            let mut same = self.agents.named(raw);
-            same.any(|(_, agent)| is_other(agent))
-        };
-        // The number, since a directory service may take any time to look up the name.
-        let of_owner = || {
-            let is_other = |agent: &Agent| {
-                let name = &agent.name;
-                let is_same = name.directory == directory.path && rank(&name.part) == rank(part);
-                is_same && name.owner != *owner
-            };
-            has_other(&is_other).then(|| format!("uid{owner}"))
-        };
-        let of_kind = || {
-            let kind = if part.is_empty() { "ring" } else { "store" };
-            has_other(&|agent| agent.has_stores() == part.is_empty()).then(|| kind.into())
-        };
-        let label = directory.label.clone().or_else(pod);
-        let label = label.or_else(of_owner).or_else(of_rank).or_else(of_kind);
-        let instance = name::instance_names(raw.as_bytes(), &directory.path, label.as_deref())
-            .find(|name| !self.agents.has_instance(name))
-            .expect("candidates has no end");
-        name.instance = instance;
+        let label = self.label_of(directory, &name);
+        name.instance =
+            name::instance_names(name.raw.as_bytes(), &directory.path, label.as_deref())
+                .find(|name| !self.agents.has_instance(name))
+                .expect("candidates has no end");
         let moment = self.clock.at(now);
         let mut entry = Entry {
             last_seen: moment.stamp,
@@ -90,5 +63,31 @@ impl Collector {
         self.files_changed(key);
         self.create_record(key);
         key
+    }
+
+    /// Returns what distinguishes a new agent from others of its name: the label or pod of its directory, its owner, its local rank, or
+    /// what it writes. `None`: nothing.
+    fn label_of(&self, directory: &Directory, name: &Name) -> Option<String> {
+        let label = directory.label.clone();
+        if let Some(label) = label.or_else(|| kubelet::pod_uid(&directory.path)) {
+            return Some(label);
+        }
+        let others = Vec::from_iter(self.agents.named(&name.raw).map(|(_, agent)| agent));
+        let own_rank = rank(&name.part);
+        // The number, since a directory service may take any time to look up the name.
+        if others.iter().any(|Agent { name: other, .. }| {
+            let is_same = other.directory == directory.path && rank(&other.part) == own_rank;
+            is_same && other.owner != name.owner
+        }) {
+            return Some(format!("uid{}", name.owner));
+        }
+        // The local rank of a store is untrusted, and may be too long for a record.
+        let own_rank = own_rank.map(|rank| name::instance_name(rank.as_bytes()));
+        if let Some(rank) = own_rank.filter(|rank| (1..=MAX_RANK).contains(&rank.len())) {
+            return Some(rank);
+        }
+        let is_ring = name.part.is_empty();
+        let has_other_kind = others.iter().any(|agent| agent.has_stores() == is_ring);
+        has_other_kind.then(|| (if is_ring { "ring" } else { "store" }).into())
     }
 }
