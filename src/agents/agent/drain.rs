@@ -4,7 +4,6 @@
 
 use super::{Agent, Now};
 use crate::base::file::FileId;
-use crate::config::Config;
 use crate::error::RingFault;
 use crate::journal::record::Name;
 use crate::procfs::agent_state::AgentState;
@@ -36,9 +35,7 @@ impl Agent {
         context.windows.advance(now.instant);
         let starts = context.entry.starts;
         let presence = drain_sources(name, sources, &mut context, end, &mut outcome);
-        if update_lifecycle(name, &mut context, presence) {
-            self.withdraw(now.instant, &mut shared.journal);
-        }
+        self.update_lifecycle(&now, presence, shared);
         if self.entry.starts != starts {
             self.outdate_facts();
         }
@@ -47,30 +44,65 @@ impl Agent {
         outcome
     }
 
-    /// Updates the liveness of the agent from that of its files. `has_ended`: the last process that could write one has ended.
-    pub(crate) fn update_state(&mut self, now: &Now, has_ended: bool, shared: &mut Shared) {
-        let had_exited = self.entry.agent_state == AgentState::Exited;
-        self.entry.agent_state = self.state(now, has_ended, &shared.config);
-        // The only part of it that survives a restart.
-        if had_exited != (self.entry.agent_state == AgentState::Exited) {
+    /// Updates the lifecycle by the greatest presence of the agent's files, and withdraws the agent if its time as an instance is over.
+    fn update_lifecycle(&mut self, now: &Now, presence: Presence, shared: &mut Shared) {
+        let (instance, config) = (&self.name.instance, &shared.config);
+        let before = self.entry.lifecycle;
+        let is_alive = match presence {
+            Presence::Writing => true,
+            // As far as the kernel tells, a process has the store open for writing.
+            Presence::Held if self.has_stores() => true,
+            // A process that has an exited agent's ring open, such as a backup, does not publish the agent again. A process that may
+            // not write the ring does not keep the agent published for ever. A silent agent is published again when a process scan has
+            // found its process.
+            Presence::Held => {
+                let longest = config.retain.max(config.idle_after);
+                !before.is_dormant() && self.idle(now) < longest
+            }
+            Presence::Gone | Presence::Readers | Presence::Unknown => false,
+        };
+        if is_alive {
+            self.entry.lifecycle.activate(now.stamp);
+            self.entry.last_seen = now.stamp;
+        } else if self.entry.lifecycle.exit(now.stamp) {
+            tracing::debug!("agent {instance}: no process is known to write its files any more");
+        }
+        let exited_since = self.entry.lifecycle.exited_since();
+        if exited_since.is_some_and(|since| now.since(since) >= config.retain) {
+            let why = match presence {
+                Presence::Held => {
+                    "withdrawn until its next event: it is silent, and its process is not known"
+                }
+                _ => "withdrawn: it has exited, and retain is over",
+            };
+            tracing::info!("agent {instance}: {why}");
+            self.withdraw(now.instant, &mut shared.journal);
+        } else if self.entry.lifecycle != before {
             shared.journal.commit(self.record, &self.entry);
         }
     }
 
-    fn state(&self, now: &Now, has_ended: bool, config: &Config) -> AgentState {
+    /// Updates the liveness of the agent from that of its files. `has_ended`: the last process that could write one has ended.
+    pub(crate) fn update_state(&mut self, now: &Now, has_ended: bool, shared: &mut Shared) {
+        let (idle, config) = (self.idle(now), &shared.config);
+        let has_events = self.entry.stats.events > 0 || self.has_stores();
+        let had_exited = self.entry.agent_state == AgentState::Exited;
         let all = self.sources.iter();
         let presence = all.map(|source| source.file.liveness.presence(now.instant));
-        let idle = self.idle(now);
-        let is_recent = (self.entry.stats.events > 0 || self.has_stores()) && idle < config.retain;
-        match presence.max() {
+        self.entry.agent_state = match presence.max() {
             Some(Presence::Gone | Presence::Readers) => AgentState::Exited,
-            Some(Presence::Unknown | Presence::Held) if !is_recent => AgentState::Unknown,
+            Some(Presence::Unknown | Presence::Held) if !has_events || idle >= config.retain => {
+                AgentState::Unknown
+            }
             Some(_) if idle >= config.idle_after => AgentState::Idle,
             Some(_) => AgentState::Live,
-            None if has_ended => AgentState::Exited,
+            None if has_ended || had_exited => AgentState::Exited,
             // A process may still write a ring that is damaged, or in a directory that is not scanned now.
-            None if self.entry.agent_state != AgentState::Exited => AgentState::Unknown,
-            None => AgentState::Exited,
+            None => AgentState::Unknown,
+        };
+        // The only part of it that survives a restart.
+        if had_exited != (self.entry.agent_state == AgentState::Exited) {
+            shared.journal.commit(self.record, &self.entry);
         }
     }
 }
@@ -178,45 +210,4 @@ fn note_fault(name: &Name, source: &Source, fault: RingFault, context: &mut Drai
         *checkpoint = checkpoint.filter(|checkpoint| checkpoint.ring.id != source.id());
         context.write_entry();
     }
-}
-
-/// Updates the lifecycle of an agent, by the greatest presence of its files. Returns true if its time as an instance is over.
-fn update_lifecycle(name: &Name, context: &mut DrainContext, presence: Presence) -> bool {
-    let (entry, now, config) = (&mut *context.entry, context.now, &context.shared.config);
-    let (before, instance) = (entry.lifecycle, &name.instance);
-    let is_alive = match presence {
-        Presence::Writing => true,
-        // As far as the kernel tells, a process has the store open for writing.
-        Presence::Held if !name.part.is_empty() => true,
-        // A process that has an exited agent's ring open, such as a backup, does not publish the agent again. A process that may not
-        // write the ring does not keep the agent published for ever. A silent agent is published again when a process scan has found
-        // its process.
-        Presence::Held => {
-            let longest = config.retain.max(config.idle_after);
-            !before.is_dormant() && now.since(entry.last_event) < longest
-        }
-        Presence::Gone | Presence::Readers | Presence::Unknown => false,
-    };
-    let retain = config.retain;
-    if is_alive {
-        entry.lifecycle.activate(now.stamp);
-        entry.last_seen = now.stamp;
-    } else if entry.lifecycle.exit(now.stamp) {
-        tracing::debug!("agent {instance}: no process is known to write its files any more");
-    }
-    let since = entry.lifecycle.exited_since();
-    if before != entry.lifecycle {
-        context.write_entry();
-    }
-    let is_over = since.is_some_and(|since| now.since(since) >= retain);
-    if is_over {
-        let why = match presence {
-            Presence::Held => {
-                "withdrawn until its next event: it is silent, and its process is not known"
-            }
-            _ => "withdrawn: it has exited, and retain is over",
-        };
-        tracing::info!("agent {instance}: {why}");
-    }
-    is_over
 }
