@@ -188,9 +188,7 @@ impl Source {
             && match &self.reader {
                 // Events that the last writer wrote after the drain and before its end are not counted yet. A ring with a name may
                 // be written by the next start of its agent.
-                Reader::Ring(ring) => {
-                    is_unlinked && (is_dormant || (is_gone && ring.is_drained() == Ok(true)))
-                }
+                Reader::Ring(ring) => is_unlinked && (is_dormant || (is_gone && ring.is_drained())),
                 Reader::Store(_) => is_dormant && (is_unlinked || is_gone),
             }
     }
@@ -201,8 +199,8 @@ impl Source {
         let facts = self.current_facts()?;
         // If the file has changed its format, the next drain finds that out.
         let may_detach = self.is_abandoned(now) || even_if_held;
-        let is_drained = |ring: &RingReader| ring.is_drained() == Ok(true);
-        (may_detach && self.as_ring().is_none_or(is_drained)).then_some(facts)
+        let is_drained = self.as_ring().is_none_or(RingReader::is_drained);
+        (may_detach && is_drained).then_some(facts)
     }
 
     /// The result of fstat(2) now.
@@ -227,24 +225,15 @@ impl Source {
         self.file.liveness.no_holder_for(now).filter(|_| removable)
     }
 
-    /// The time until which a drain would find nothing new, unless the file's header changes. At that time the holders are
-    /// checked again, every `check_period`. `None` if the next drain may find more.
+    /// The time until which a drain would find nothing new while a poll of the first words of the file finds no change. At that time
+    /// the holders are checked again, every `check_period`. `None` if the next drain may find more.
     #[must_use]
-    pub fn unchanged_until(&self, check_period: Duration) -> Option<Instant> {
-        let next = self.file.liveness.next_check(check_period);
-        match &self.reader {
-            Reader::Ring(ring) => ring.unchanged_until(next),
-            Reader::Store(_) => Some(next),
-        }
-    }
-
-    /// A poll of the first words of the file, which detects any change.
-    #[must_use]
-    pub fn header_poll(&self) -> Option<HeaderPoll> {
-        match &self.reader {
-            Reader::Ring(ring) => ring.header_poll(),
-            Reader::Store(store) => store.header_poll(),
-        }
+    pub fn poll(&self, check_period: Duration) -> Option<(Instant, HeaderPoll)> {
+        let poll = match &self.reader {
+            Reader::Ring(ring) => ring.poll(),
+            Reader::Store(store) => store.poll(),
+        };
+        Some((self.file.liveness.next_check(check_period), poll?))
     }
 }
 

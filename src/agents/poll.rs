@@ -50,11 +50,9 @@ impl AgentPoll {
             self.until = None;
         }
         for source in &agent.sources {
-            let header = source.header_poll();
             // The next drain detaches the store of an agent that is no longer an instance.
             let is_over = agent.entry.lifecycle.is_dormant() && source.as_store().is_some();
-            let until = source.unchanged_until(check);
-            let until = until.filter(|_| header.is_some() && !is_over);
+            let (until, header) = source.poll(check).filter(|_| !is_over).unzip();
             self.until = self.until.min(until);
             match self.file {
                 None => self.file = header,

@@ -129,7 +129,7 @@ impl RingReader {
     /// True if the producer may have restarted without a trace in the ring: all positions are 0 as in a new ring. Elsewhere the
     /// positions show a restart.
     pub(super) fn may_have_restarted(&self) -> bool {
-        self.mode == Mode::Drain && self.checkpoint.end == 0 && self.is_drained() == Ok(true)
+        self.mode == Mode::Drain && self.checkpoint.end == 0 && self.is_drained()
     }
 
     /// Begins with the ring again, since its producer restarted.
@@ -142,19 +142,10 @@ impl RingReader {
         self.resume_after_restart(identity, file, context)
     }
 
-    pub(super) fn is_drained(&self) -> Result<bool, RingFault> {
+    /// True if all events were counted, and their slots released.
+    pub(super) fn is_drained(&self) -> bool {
         let end = self.checkpoint.end;
-        Ok(self.ring.positions()? == (end, end))
-    }
-
-    /// See [`super::Source::unchanged_until`]. `next_check` is the time of the next check of the holders.
-    pub(super) fn unchanged_until(&self, next_check: Instant) -> Option<Instant> {
-        match self.mode {
-            Mode::Drain => (self.checkpoint.released && self.pending() == 0).then_some(next_check),
-            // Each answer tries to lock it.
-            Mode::Locked => None,
-            Mode::Observe(_) => Some(next_check),
-        }
+        self.ring.positions() == Ok((end, end))
     }
 
     /// Layout of the mapped file.
@@ -163,9 +154,17 @@ impl RingReader {
         self.ring.shape.layout
     }
 
-    pub(super) fn header_poll(&self) -> Option<HeaderPoll> {
+    /// See [`super::Source::poll`].
+    pub(super) fn poll(&self) -> Option<HeaderPoll> {
         let (read_pos, write_pos) = self.positions;
-        self.ring.header_poll(read_pos, write_pos)
+        let is_unchanged = match self.mode {
+            Mode::Drain => self.checkpoint.released && self.pending() == 0,
+            // Each answer tries to lock it.
+            Mode::Locked => false,
+            Mode::Observe(_) => true,
+        };
+        let poll = self.ring.header_poll(read_pos, write_pos);
+        poll.filter(|_| is_unchanged)
     }
 
     fn check_allocated(&self, pending: u64) -> Result<(), RingFault> {

@@ -86,7 +86,7 @@ impl RingReader {
         context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
         self.consume(file, context)?;
-        self.is_drained()
+        Ok(self.is_drained())
     }
 
     /// Drains one batch. Returns true if it counted events, or if it recovered the batch before instead.
