@@ -66,41 +66,30 @@ impl Registry {
         if self.places().total() <= places {
             return Vec::new();
         }
+        let class = |agent: &Agent| {
+            let mut sources = agent.sources.iter();
+            let is_unlinked = sources.any(|source| source.file.liveness.is_unlinked());
+            let lifecycle = agent.entry.lifecycle;
+            let has_exited = lifecycle.exited_since().is_some();
+            (!is_unlinked, lifecycle.is_dormant(), has_exited)
+        };
         let with_places = self.iter().filter(|(_, agent)| agent.places() > 0);
-        let mut all: Vec<_> = with_places
-            .map(|(key, agent)| {
-                let (entry, lifecycle) = (&agent.entry, agent.entry.lifecycle);
-                let exited = lifecycle.exited_since().map(|_| Reverse(entry.last_seen));
-                let mut sources = agent.sources.iter();
-                let is_unlinked = sources.any(|source| source.file.liveness.is_unlinked());
-                let order = (
-                    !is_unlinked,
-                    lifecycle.is_dormant(),
-                    exited,
-                    entry.first_seen,
-                    agent.id,
-                );
-                (order, key, agent)
-            })
-            .collect();
-        all.sort_unstable_by_key(|&(order, key, _)| (order, key));
+        let mut all = Vec::from_iter(with_places);
+        all.sort_unstable_by_key(|&(key, agent)| {
+            let (class, entry) = (class(agent), &agent.entry);
+            let exited = class.2.then_some(Reverse(entry.last_seen));
+            (class, exited, entry.first_seen, agent.id, key)
+        });
         // The first agents of all users stay before the second of any.
-        let numbered = per_user::numbered(all, |(_, _, agent)| agent.name.owner);
-        let mut in_turn: Vec<_> = { numbered.into_iter() }
-            .map(
-                |(number, ((is_found, is_dormant, exited, ..), key, agent))| {
-                    let order = (is_found, is_dormant, exited.is_some(), number);
-                    (order, key, agent.places())
-                },
-            )
-            .collect();
-        in_turn.sort_by_key(|&(order, ..)| order);
-        in_turn.retain(|&((is_found, ..), _, takes)| {
-            let left = places.checked_sub(takes);
+        let mut all = per_user::numbered(all, |(_, agent)| agent.name.owner);
+        all.sort_by_key(|&(number, (_, agent))| (class(agent), number));
+        all.retain(|&(_, (_, agent))| {
+            let left = places.checked_sub(agent.places());
             places = left.unwrap_or(places);
+            let (is_found, ..) = class(agent);
             left.is_none() && is_found
         });
-        in_turn.into_iter().map(|(_, key, _)| key).collect()
+        all.into_iter().map(|(_, (key, _))| key).collect()
     }
 
     /// Returns the agent without places whose record makes room for another: of the user with the most agents that has such an
