@@ -9,7 +9,6 @@ use crate::error::Rejection;
 use crate::log;
 use crate::procfs::liveness::check_period;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 impl Collector {
@@ -26,17 +25,11 @@ impl Collector {
                 self.turns.push(agent.name.owner, key);
             }
         }
-        let mut changed = Vec::new();
         while let Some(key) = self.turns.pop() {
-            self.drain_agent(key, now, end, &mut changed);
+            self.drain_agent(key, now, end);
             if Instant::now() >= end {
                 break;
             }
-        }
-        // Several drains may come before the next scan.
-        self.wants_rescan |= !changed.is_empty();
-        for path in changed {
-            self.scanner.recheck(&path);
         }
         if tick.is_some() {
             self.expire_some(now.instant);
@@ -44,8 +37,8 @@ impl Collector {
         self.turns.is_empty()
     }
 
-    /// Drains a batch of each ring of an agent, and its store. Adds the files that the next scan has to check to `changed`.
-    fn drain_agent(&mut self, key: AgentKey, now: Now, end: Instant, changed: &mut Vec<PathBuf>) {
+    /// Drains a batch of each ring of an agent, and its store.
+    fn drain_agent(&mut self, key: AgentKey, now: Now, end: Instant) {
         let Some((poll, agent)) = self.agents.at(key) else {
             return;
         };
@@ -55,7 +48,11 @@ impl Collector {
         let Ok(outcome) = drained else {
             return self.reject_after_panic(key);
         };
-        changed.extend(outcome.changed);
+        for path in outcome.changed {
+            // Several drains may come before the next scan.
+            self.wants_rescan = true;
+            self.scanner.recheck(&path);
+        }
         let is_complete = !outcome.more && Instant::now() < end;
         poll.reset(agent, &now, is_complete, &self.shared);
         if outcome.more {
