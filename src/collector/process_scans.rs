@@ -76,18 +76,13 @@ impl ProcessScans {
 
     /// True if a scan was begun whose result is not applied to all agents.
     fn is_running(&self) -> bool {
-        self.running.is_some() || self.result.is_some() || self.is_applied()
+        self.running.is_some() || self.result.is_some() || self.applied.is_some()
     }
 
     /// True if a scan was begun that the observer should have ended.
     fn is_overdue(&self, now: Instant) -> bool {
         let began = self.began.filter(|_| self.running.is_some());
         began.is_some_and(|began| now >= began + SCAN_PATIENCE)
-    }
-
-    /// True if the result of a scan is applied, and agents are left.
-    fn is_applied(&self) -> bool {
-        self.applied.is_some()
     }
 
     /// Takes over what the observer has found.
@@ -128,13 +123,6 @@ impl ProcessScans {
     fn waits_for_names(&self, now: Instant) -> bool {
         let ends = self.result.as_ref().map(|(_, end)| *end);
         self.user_names.is_asking() && ends.is_some_and(|end| now < end)
-    }
-
-    /// Returns the result of a scan when it has ended and the names of users are known.
-    fn take_result(&mut self, now: Instant) -> Option<ProcessScan> {
-        let waits = self.waits_for_names(now);
-        let result = self.result.take_if(|_| !waits);
-        result.map(|(result, _)| result)
     }
 
     /// Notes that no scan will be made any more.
@@ -183,11 +171,11 @@ impl Collector {
                 break;
             }
         }
-        if let Some(process_scan) = self.process_scans.take_result(now) {
+        let waits = self.process_scans.waits_for_names(now);
+        if let Some((process_scan, _)) = self.process_scans.result.take_if(|_| !waits) {
             self.begin_application(process_scan);
         }
-        self.continue_application(now, end);
-        !self.process_scans.is_applied()
+        self.continue_application(now, end)
     }
 
     /// True if other processes are looked at.
@@ -304,10 +292,10 @@ impl Collector {
         self.process_scans.applied = Some((process_scan, keys));
     }
 
-    /// Applies the result of a process scan to the agents that are left, at least to one, until `end`.
-    pub(super) fn continue_application(&mut self, now: Instant, end: Instant) {
+    /// Applies the result of a process scan to the agents that are left, at least to one, until `end`. Returns true if none is left.
+    pub(super) fn continue_application(&mut self, now: Instant, end: Instant) -> bool {
         let Some((process_scan, mut keys)) = self.process_scans.applied.take() else {
-            return;
+            return true;
         };
         let moment = self.clock.at(now);
         while let Some(key) = keys.next() {
@@ -319,10 +307,11 @@ impl Collector {
             }
             if Instant::now() >= end {
                 self.process_scans.applied = Some((process_scan, keys));
-                return;
+                return false;
             }
         }
         self.count_agents();
+        true
     }
 
     /// Applies the result of a process scan to an agent, which may have been removed meanwhile.
