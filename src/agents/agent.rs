@@ -15,7 +15,6 @@ use crate::source::context::{DrainContext, Shared};
 use crate::source::removal::{self, Removal};
 use crate::source::store::StoreReader;
 use crate::stats::windows::Windows;
-use crate::store::{StoreId, StoreReading};
 use crate::transport::AgentTransport;
 use nix::errno::Errno;
 use std::ffi::OsString;
@@ -84,11 +83,6 @@ impl Agent {
         !self.name.part.is_empty()
     }
 
-    /// Returns the counted values of a store, if it is the present store of the agent.
-    pub(crate) fn store_reading(&self, id: StoreId) -> Option<&StoreReading> {
-        self.entry.store.as_ref().filter(|seen| seen.id == id)
-    }
-
     /// Returns the facts that the agent's files tell.
     pub(crate) fn facts_of_files(&self, user: Option<&str>) -> Facts {
         let facts = Facts::of_file(user, &self.name.raw, &self.name.directory);
@@ -129,11 +123,6 @@ impl Agent {
         self.cached_labels.take();
     }
 
-    /// True if the agent has an instance id, and its histograms have none yet.
-    pub(crate) fn lacks_buckets(&self) -> bool {
-        self.id.is_some() && self.entry.stats.bucket_base.is_none()
-    }
-
     /// Notes a start of the producer. The facts of the process before are no longer current, also after a restart of the daemon.
     pub(crate) fn started(&mut self, stamp: u64, journal: &mut Journal) {
         self.entry.add_start(stamp);
@@ -162,22 +151,21 @@ impl Agent {
         !self.sources.is_empty()
     }
 
-    /// Detaches the first source of a live agent. If the agent has several rings, its process writes the last one.
-    pub(crate) fn detach_first(&mut self) -> Vec<(Source, FileFacts)> {
-        let facts = self.sources.first().and_then(Source::current_facts);
-        let detached = facts.map(|facts| (self.sources.remove(0), facts));
-        detached.into_iter().collect()
-    }
-
-    /// Detaches the sources of an exited agent that are drained. `may_be_held`: also if a process has them open.
-    pub(crate) fn detach_drained(
+    /// Detaches the first source of a live agent. If the agent has several rings, its process writes the last one. Of an exited agent,
+    /// detaches the sources that are drained; `may_be_held`: also if a process has them open.
+    pub(crate) fn detach(
         &mut self,
+        is_live: bool,
         now: Instant,
         may_be_held: bool,
     ) -> Vec<(Source, FileFacts)> {
         let (mut kept, mut detached) = (Vec::new(), Vec::new());
-        for mut source in std::mem::take(&mut self.sources) {
-            match source.facts_if_drained(now, may_be_held) {
+        for (number, mut source) in std::mem::take(&mut self.sources).into_iter().enumerate() {
+            let facts = match is_live {
+                true => source.current_facts().filter(|_| number == 0),
+                false => source.facts_if_drained(now, may_be_held),
+            };
+            match facts {
                 Some(facts) => detached.push((source, facts)),
                 None => kept.push(source),
             }

@@ -78,7 +78,8 @@ impl Registry {
         }
         let (was_published, is_published) = (included.is_published, agent.is_published());
         // An instance without ids for its histograms is published again, which gives it some.
-        let is_renewed = was_published && is_published && agent.lacks_buckets();
+        let lacks_buckets = agent.id.is_some() && agent.entry.stats.bucket_base.is_none();
+        let is_renewed = was_published && is_published && lacks_buckets;
         if was_published && (!is_published || is_renewed) {
             self.changes.push(Change::Withdrawn { key, id: agent.id });
         }

@@ -119,10 +119,7 @@ impl Collector {
         if is_live && agent.entry.in_flight().is_some() {
             return;
         }
-        let mut detached = match is_live {
-            true => agent.detach_first(),
-            false => agent.detach_drained(now, has_events),
-        };
+        let mut detached = agent.detach(is_live, now, has_events);
         for (source, facts) in &mut detached {
             if !is_live && source.as_store().is_some() {
                 // What its process wrote after the last drain.

@@ -158,7 +158,8 @@ impl Collector {
         let mut alike = Vec::new();
         for (key, agent) in same_name {
             let is_owner = agent.name.owner == store.found.facts.uid;
-            if is_owner && agent.store_reading(store.id).is_some() {
+            let present = agent.entry.store.as_ref();
+            if is_owner && present.is_some_and(|present| present.id == store.id) {
                 return StoreVerdict::Present(key);
             }
             if is_alike(agent, store) {
