@@ -91,13 +91,8 @@ pub struct Files<'a> {
 impl Watched {
     /// Opens the directory again, since its path may lead to another directory now.
     pub fn reopen(&mut self) {
-        self.fd = match self.directory.open() {
-            Ok(fd) => Some(fd),
-            Err(errno) => {
-                self.fail(errno);
-                None
-            }
-        };
+        let opened = self.directory.open();
+        self.fd = opened.map_err(|errno| self.fail(errno)).ok();
         let id = self.stat().map(|facts| facts.id).unwrap_or_default();
         if id != self.id {
             self.id = id;
@@ -136,35 +131,30 @@ impl Watched {
     /// Begins a listing if one is due.
     fn begin_listing(&mut self, now: Instant) -> Option<Listing> {
         let modified = self.stat()?.modified;
-        let is_past = |time: Option<Instant>| time.is_none_or(|time| now >= time);
-        let is_due = is_past(self.relist_at) || Some(modified) != self.modified;
-        if !is_past(self.not_before) || !is_due {
+        // `None` is less than any time.
+        let now = Some(now);
+        let is_due = self.relist_at <= now || self.modified != Some(modified);
+        if self.not_before > now || !is_due {
             return None;
         }
         // The time is read before the listing, since files may appear during it. A time younger than a tick of the kernel's clock
         // is not kept: a file that appears after the listing may leave the directory with the same time.
         self.modified =
             Some(modified).filter(|&time| !is_younger_than(time, FILE_TIME_GRANULARITY));
-        match Dir::openat(self.fd.as_ref()?, ".", LIST_FLAGS, Mode::empty()) {
-            Ok(dir) => {
-                if self.error.take().is_some() {
-                    let _about = self.about();
-                    let path = text::printable(&self.directory.path);
-                    tracing::info!("{path}: can be scanned again");
-                }
-                self.last_begun += 1;
-                Some(Listing {
-                    names: dir.into_iter(),
-                    is_full: is_past(self.full_listing_at),
-                    count: 0,
-                    took: Duration::ZERO,
-                })
-            }
-            Err(errno) => {
-                self.fail(errno);
-                None
-            }
+        let opened = Dir::openat(self.fd.as_ref()?, ".", LIST_FLAGS, Mode::empty());
+        let dir = opened.map_err(|errno| self.fail(errno)).ok()?;
+        if self.error.take().is_some() {
+            let _about = self.about();
+            let path = text::printable(&self.directory.path);
+            tracing::info!("{path}: can be scanned again");
         }
+        self.last_begun += 1;
+        Some(Listing {
+            names: dir.into_iter(),
+            is_full: self.full_listing_at <= now,
+            count: 0,
+            took: Duration::ZERO,
+        })
     }
 
     /// Counts lines against the limits of the owner, if a pattern matched the directory.
