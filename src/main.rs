@@ -112,7 +112,7 @@ fn observe(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
         privilege::limit_observer()?;
         observer::service::run(PROGRAM.into(), stdin().lock(), stdout().lock())?;
     } else {
-        // It ends with the observer, also while it waits for a process.
+        // It is killed with the observer.
         set_pdeathsig(Signal::SIGKILL)?;
         privilege::limit_worker()?;
         observer::worker::run(stdin().lock(), stdout().lock())?;

@@ -33,7 +33,7 @@ const MIN_SCAN_PERIOD: Duration = Duration::from_secs(1);
 const MAX_READING_AGE: Duration = Duration::from_secs(60);
 /// Limit of processes. Each user gets an equal share of them, its oldest processes first.
 const MAX_PROCESSES: usize = 256;
-/// Number of process scans without NIXL in a process after which its row is removed.
+/// Number of process scans of all processes without NIXL in one after which its row is removed.
 const MAX_MISSED: u32 = 3;
 
 /// A process that uses NIXL, and what it transfers by TCP.
@@ -53,7 +53,7 @@ pub struct TransportProcess {
     failure: Option<String>,
     /// Instance id.
     pub instance: u32,
-    /// Number of process scans that have not found it since the last that has.
+    /// Number of scans of all processes that have not found it since the last scan that has.
     missed: u32,
     /// True once the version was read, or could not be. Its files may stall a worker.
     is_version_read: bool,
@@ -155,11 +155,12 @@ pub struct Transports {
 }
 
 impl Transports {
-    /// Takes over the result of a process scan: the processes that use NIXL, as far as they could be read. Processes of other users than
-    /// `owners` are left out. New processes get their ids from `ids`.
+    /// Takes over the result of a process scan: the processes that use NIXL, as far as they could be read, and not all if it `is_cut`.
+    /// Processes of other users than `owners` are left out. New processes get their ids from `ids`.
     pub fn set_processes(
         &mut self,
         found: &[NixlProcess],
+        is_cut: bool,
         owners: Option<&Vec<u32>>,
         ids: &mut ClockIds,
     ) {
@@ -167,12 +168,13 @@ impl Transports {
         let mut known = std::mem::take(&mut self.processes);
         let mut missing = Vec::new();
         for process in known.values_mut() {
-            match found_ids.contains(&process.found.id) {
-                true => process.missed = 0,
-                false => process.missed += 1,
+            if found_ids.contains(&process.found.id) {
+                process.missed = 0;
+                continue;
             }
+            process.missed += u32::from(!is_cut);
             // The process scan may have failed to read it.
-            if (1..MAX_MISSED).contains(&process.missed) && process.found.id.is_running() {
+            if process.missed < MAX_MISSED && process.found.id.is_running() {
                 missing.push(process.found.clone());
             }
         }
@@ -202,7 +204,7 @@ impl Transports {
         self.unlisted.retain(|id, _| id.is_running());
     }
 
-    /// Returns the processes whose sockets are to be read, the oldest first, if a socket scan is due. It is then taken for begun.
+    /// Returns the processes whose sockets are to be read if a socket scan is due. It is then taken for begun.
     pub fn begin_scan(&mut self, now: Instant) -> Option<Vec<SocketRequest>> {
         let period = self.scan_period();
         let is_due = self.last_scan.is_none_or(|last| now >= last + period);

@@ -20,8 +20,7 @@ use std::vec;
 
 /// Pause after a look at all agents of which none needs a process scan.
 const IDLE_PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait of the result of a scan for names of users. It is shorter than the wait of a new agent for its labels, so that the
-/// agent has the other labels in any case.
+/// Longest wait of the result of a scan for names of users. It is shorter than the wait of a new agent for its labels.
 const NAME_PATIENCE: Duration = Duration::from_millis(500);
 /// Pause after a full scan, which resolves the writers of all files and finds the processes that use NIXL without telemetry. At least
 /// this multiple of the time that a scan took.
@@ -284,9 +283,9 @@ impl Collector {
         }
         if self.shared.config.transport && self.shared.config.proc_facts {
             let owners = self.shared.config.owners.as_ref();
-            let found = &process_scan.nixl_processes;
+            let (found, is_cut) = (&process_scan.nixl_processes, process_scan.is_cut);
             let ids = &mut self.clock_ids;
-            self.transports.set_processes(found, owners, ids);
+            self.transports.set_processes(found, is_cut, owners, ids);
         }
         let keys = self.agents.keys().into_iter();
         self.process_scans.applied = Some((process_scan, keys));

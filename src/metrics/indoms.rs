@@ -62,14 +62,14 @@ indoms! {
     /// processes of this host that use NIXL
     /// One instance for each process that has a backend of NIXL loaded, with or without
     /// telemetry: its process id and name, as in PCP's proc PMDA. It is found within a
-    /// minute, or later where /proc is slow, and read every 10 s; at most 256 are.
+    /// minute, or later where /proc is slow, and read every 10 to 20 s; at most 256 are.
     /// Counters begin with the bytes of open connections, also when the PMDA restarts,
     /// and then under another identifier. Bytes between the last reading of a
-    /// connection and its end, or while a worker of the PMDA is replaced, are not seen:
-    /// they are lower bounds. No value: not read for a minute. The process has other
-    /// connections than NIXL's (HTTP, ZMQ, NCCL): in an idle vLLM or SGLang server some
-    /// KB/s, with NCCL over sockets as much as NIXL or more. A connection inherited by
-    /// fork counts for the oldest process that has it.
+    /// connection and its end are not seen: they are lower bounds. No value: not read
+    /// for a minute. The process has other connections than NIXL's (HTTP, ZMQ, NCCL):
+    /// in an idle vLLM or SGLang server some KB/s, with NCCL over sockets as much as
+    /// NIXL or more. A connection inherited by fork counts for the oldest process that
+    /// has it.
     PROCESSES = 5,
     /// peers of NIXL agents by TCP
     /// One instance for each agent and address that its process has TCP connections to,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The daemon's side of the observer. Never waits for it longer than it is told to.
+//! The daemon's side of the observer. Waits for its responses no longer than it is told to, and for its end 0.1 s.
 
 use crate::log;
 use crate::observer::link::{END_TIME, Link};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Option that makes this program the observer.
 pub const OPTION: &str = "--observer";
 /// What follows from an observer that does not run, for the log.
-pub const CONSEQUENCE: &str = "processes are not looked at any more: new agents have no labels of their process, and after a minute nixl.process, nixl.peer, nixl.agent.tcp_share and nixl.agents.silent have no values; restart pmcd";
+pub const CONSEQUENCE: &str = "processes are not looked at any more: new agents have no labels of their process, nixl.agents.silent has no value, and after a minute nixl.process, nixl.peer and nixl.agent.tcp_share have none; restart pmcd";
 
 /// The observer, as long as it runs.
 #[derive(Debug, Default)]

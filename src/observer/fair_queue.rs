@@ -268,7 +268,7 @@ mod tests {
         // The first user is heavy, and the other one is new.
         for (is_limited, expected) in [(true, &[2][..]), (false, &[2, 1])] {
             let mut queue = FairQueue::new(false);
-            let mut order = |queue: &mut _, at| order_with(queue, &all, is_limited, at);
+            let order = |queue: &mut _, at| order_with(queue, &all, is_limited, at);
             assert_eq!(order(&mut queue, 0), [1, 2]);
             queue.note(&all[0], LONG, false);
             assert_eq!(order(&mut queue, 0), expected);

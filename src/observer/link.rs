@@ -43,7 +43,7 @@ pub struct Received {
     bytes: Vec<u8>,
     /// Number of them that were taken.
     taken: usize,
-    /// Number of them in which no end of a message is, beyond those that were taken.
+    /// Number of them that were searched for the end of the next message.
     searched: usize,
 }
 

@@ -113,7 +113,7 @@ pub struct End {
     pub stalled: Vec<u32>,
     /// Time from the request.
     pub duration: Duration,
-    /// Time after which the next request of this kind may come.
+    /// Of a process scan: time after which the next one may come.
     pub pause: Duration,
     /// What the observer and its workers use.
     pub usage: Usage,

@@ -105,7 +105,7 @@ impl Supervisor {
         job.end.is_complete = kind != Kind::Scan || (is_init_there && sees_host());
     }
 
-    /// Goes on with all that is to be read, and never waits. Returns the responses.
+    /// Goes on with all that is to be read. Waits for nothing but the end of a worker that has failed, 0.1 s. Returns the responses.
     pub fn poll(&mut self, now: Instant) -> Vec<Response> {
         self.workers.reap(now);
         for reading in std::mem::take(&mut self.readings) {

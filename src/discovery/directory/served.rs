@@ -10,7 +10,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// Their types (proc_pid_mountinfo(5)), and beginnings of types.
-const TYPES: [&str; 7] = ["fuse", "nfs", "cifs", "smb", "ceph", "lustre", "afs"];
+const TYPES: [&str; 10] = [
+    "fuse", "nfs", "cifs", "smb", "ceph", "lustre", "afs", "9p", "beegfs", "gpfs",
+];
 
 /// Mounts of this process, as they were read last: for each its number, and true if it is served.
 #[derive(Debug, Default)]

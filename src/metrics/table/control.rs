@@ -150,9 +150,9 @@ pub(super) const ROWS: &[Metric] = rows![
     /// whether other processes are looked at
     /// 1: the process that looks at others runs. 0: it has ended or could not be
     /// started, as the log says, until a restart of the PMDA, or it has not answered
-    /// for a minute. Then new agents have no labels of their process, and after a
-    /// minute nixl.process, nixl.peer, nixl.agent.tcp_share and nixl.agents.silent
-    /// have no values. No value: proc_facts is false.
+    /// for a minute. Then new agents have no labels of their process,
+    /// nixl.agents.silent has no value, and after a minute nixl.process, nixl.peer
+    /// and nixl.agent.tcp_share have none. No value: proc_facts is false.
     daemon_u32((40, 29), "control.observer", FACT, |control| {
         control.activity.observes.map(u32::from)
     }),
