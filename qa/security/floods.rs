@@ -6,7 +6,7 @@ use crate::support::measure::timed;
 use crate::support::other_user::{OtherUser, VICTIM, open_to_all, ring, shared_home, shell};
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{self, Home, Pmcd, TX_BYTES, is_alone, run, wait_for};
+use crate::support::{self, Home, Pmcd, TX_BYTES, is_alone, output, run, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -329,7 +329,11 @@ fn disk_filled_by_another_user_loses_no_value() {
         (values.get("victim") == Some(&22)).then_some(())
     });
     pmcd.stop();
-    run(Command::new("umount").arg(&disk));
+    // What looks at other processes has the log open, and ends soon after the daemon.
+    wait_for("nothing has the disk open", || {
+        let unmounted = output(Command::new("umount").arg(&disk));
+        unmounted.status.success().then_some(())
+    });
 }
 
 /// Another user may write to the parent directory, and replaces the telemetry directory or a parent of it with a link.
