@@ -8,7 +8,7 @@
 use crate::base::text;
 use budget::Budget;
 use std::cell::{Cell, RefCell};
-use std::fmt::{Debug, Write as _};
+use std::fmt::Debug;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -118,14 +118,8 @@ impl Subscriber for PcpLog {
     fn event(&self, event: &Event) {
         let (now, level) = (chrono::Local::now(), *event.metadata().level());
         let (about, minute) = (ABOUT.get(), now.timestamp() / 60);
-        let (is_written, note) = match is_debug() {
-            true => (true, None),
-            false => BUDGET.with_borrow_mut(|budget| budget.judge(about, level, minute)),
-        };
         let mut message = Message::default();
-        if is_written {
-            event.record(&mut message);
-        }
+        event.record(&mut message);
         let severity = match level {
             Level::ERROR => "Error",
             Level::WARN => "Warning",
@@ -133,13 +127,17 @@ impl Subscriber for PcpLog {
             _ => "Debug",
         };
         let (time, pid) = (now.format("%a %b %e %H:%M:%S"), std::process::id());
-        let mut text = String::new();
-        for line in message.0.into_iter().chain(note) {
-            let _ = writeln!(text, "[{time}] pmdanixl({pid}) {severity}: {line}");
+        let line = format!("[{time}] pmdanixl({pid}) {severity}: {}", message.0);
+        let note = match is_debug() {
+            true => Some(""),
+            false => {
+                BUDGET.with_borrow_mut(|budget| budget.admit(about, level, minute, line.len()))
+            }
+        };
+        if let Some(note) = note {
+            // What cannot be logged is lost.
+            let _ = std::io::stderr().write_all(format!("{line}{note}\n").as_bytes());
         }
-        BUDGET.with_borrow_mut(|budget| budget.add(about, text.len()));
-        // What cannot be logged is lost.
-        let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
     // The program has no spans.
@@ -158,12 +156,12 @@ impl Subscriber for PcpLog {
 
 /// The text of a line.
 #[derive(Default)]
-struct Message(Option<String>);
+struct Message(String);
 
 impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
-            self.0 = Some(text::one_line(&format!("{value:?}")));
+            self.0 = text::one_line(&format!("{value:?}"));
         }
     }
 }
