@@ -7,48 +7,37 @@
 
 use crate::base::text;
 use budget::Budget;
-use std::cell::{Cell, RefCell};
-use std::fmt::Debug;
-use std::io::Write as _;
+use chrono::Local;
+use std::fmt;
+use std::io::stderr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::subscriber::{Interest, Subscriber};
-use tracing::{Event, Level, Metadata};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use tracing::span::EnteredSpan;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::dynamic_filter_fn;
+use tracing_subscriber::fmt::format::{DefaultFields, FormatFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormattedFields, layer};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry;
+use tracing_subscriber::registry::{LookupSpan, SpanRef};
 
 mod budget;
 
-thread_local! {
-    /// Owner of the files that lines are about at the moment. `None`: lines are about the daemon itself.
-    static ABOUT: Cell<Option<u32>> = const { Cell::new(None) };
-    /// Limits of lines, and what was logged. One thread logs.
-    static BUDGET: RefCell<Budget> = RefCell::default();
-}
-
-/// Stands for the owner if any user may have caused the line.
-const ANY_USER: u32 = u32::MAX;
-/// Limit of logged panics in one run.
-const MAX_PANICS: u32 = 100;
-static PANICS: AtomicU32 = AtomicU32::new(0);
 /// Limit of the length of a path in a line, in bytes.
 const MAX_SHOWN: usize = 200;
 
-/// Guard of [`about`]. When it is dropped, lines are about what they were about before.
-#[derive(Debug)]
-pub struct About(Option<u32>);
-
-/// Counts lines against the limits of a user whose files they are about, until the guard is dropped. `None`: any user that may
-/// write to a scanned directory.
-#[must_use]
-pub fn about(uid: Option<u32>) -> About {
-    About(ABOUT.replace(Some(uid.unwrap_or(ANY_USER))))
+/// Enters a span: its lines count against the limits of a user whose files they are about. `None`: any user that may write to a
+/// scanned directory. Lines without a span are about the daemon itself.
+pub fn about(uid: Option<u32>) -> EnteredSpan {
+    tracing::info_span!("files", uid).entered()
 }
 
-impl Drop for About {
-    fn drop(&mut self) {
-        ABOUT.set(self.0);
-    }
+/// Returns the user that a span is about, as its field: `uid=1000`. No field stands for any user.
+fn user_of<'a>(span: &SpanRef<'a, impl LookupSpan<'a>>) -> String {
+    let extensions = span.extensions();
+    let fields = extensions.get::<FormattedFields<DefaultFields>>();
+    fields.map_or_else(String::new, |fields| fields.fields.clone())
 }
 
 /// Returns a path as text for a line: quoted, with control and invisible characters escaped, and without its middle if it is long.
@@ -87,82 +76,52 @@ pub fn set_debug(debug: bool) {
 /// Starts the log. `debug` is as in [`set_debug`].
 pub fn start(debug: bool) {
     set_debug(debug);
+    let is_logged = dynamic_filter_fn(|of, _| *of.level() <= Level::INFO || is_debug());
+    let lines = layer()
+        .event_format(PcpFormat::default())
+        .with_ansi(false)
+        .with_writer(stderr);
     // It fails only if there is a log already.
-    let _ = tracing::subscriber::set_global_default(PcpLog);
+    let _ = tracing::subscriber::set_global_default(registry().with(is_logged).with(lines));
     std::panic::set_hook(Box::new(|panic| {
-        // A panic over a file is caught, and the file may cause it again.
-        let count = PANICS.fetch_add(1, Relaxed);
-        if count >= MAX_PANICS {
-            return;
-        }
-        let line = format!(
-            "pmdanixl({}) Error: internal error, please report it: {panic}\n",
-            std::process::id()
-        );
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        tracing::error!("internal error, please report it: {panic}");
     }));
 }
 
-/// The log in PCP's format, with limits.
-struct PcpLog;
+/// The format of PCP's log, and its limits.
+#[derive(Default)]
+struct PcpFormat(Mutex<Budget>);
 
-impl Subscriber for PcpLog {
-    fn register_callsite(&self, _: &'static Metadata) -> Interest {
-        Interest::sometimes()
-    }
-
-    fn enabled(&self, metadata: &Metadata) -> bool {
-        *metadata.level() <= Level::INFO || is_debug()
-    }
-
-    fn event(&self, event: &Event) {
-        let (now, level) = (chrono::Local::now(), *event.metadata().level());
-        let (about, minute) = (ABOUT.get(), now.timestamp() / 60);
-        let mut message = Message::default();
-        event.record(&mut message);
+impl<S> FormatEvent<S, DefaultFields> for PcpFormat
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, DefaultFields>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let (now, level) = (Local::now(), *event.metadata().level());
         let severity = match level {
             Level::ERROR => "Error",
             Level::WARN => "Warning",
             Level::INFO => "Info",
             _ => "Debug",
         };
+        let mut message = String::new();
+        context.format_fields(Writer::new(&mut message), event)?;
         let (time, pid) = (now.format("%a %b %e %H:%M:%S"), std::process::id());
-        let line = format!("[{time}] pmdanixl({pid}) {severity}: {}", message.0);
+        let message = text::one_line(&message);
+        let line = format!("[{time}] pmdanixl({pid}) {severity}: {message}");
+        let user = context.lookup_current().map(|span| user_of(&span));
+        let mut budget = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let note = match is_debug() {
             true => Some(""),
-            false => {
-                BUDGET.with_borrow_mut(|budget| budget.admit(about, level, minute, line.len()))
-            }
+            false => budget.admit(user, level, now.timestamp() / 60, line.len()),
         };
-        if let Some(note) = note {
-            // What cannot be logged is lost.
-            let _ = std::io::stderr().write_all(format!("{line}{note}\n").as_bytes());
-        }
-    }
-
-    // The program has no spans.
-    fn new_span(&self, _: &Attributes) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
-/// The text of a line.
-#[derive(Default)]
-struct Message(String);
-
-impl Visit for Message {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            self.0 = text::one_line(&format!("{value:?}"));
-        }
+        // A line that is left out is empty, and nothing is written.
+        note.map_or(Ok(()), |note| writeln!(writer, "{line}{note}"))
     }
 }
 
@@ -170,47 +129,64 @@ impl Visit for Message {
 pub(crate) mod tests {
     use super::*;
     use std::path::PathBuf;
-    use std::sync::LazyLock;
+    use std::sync::{Arc, LazyLock};
     use tracing::Dispatch;
-    use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+    use tracing_subscriber::layer::{Context, Layer};
 
     struct Lines<F>(F);
 
-    impl<S: Subscriber, F: Fn(&str) + 'static> Layer<S> for Lines<F> {
-        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-            (self.0)(&format!("{event:?}"));
+    impl<S, F> Layer<S> for Lines<F>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+        F: Fn(&str) + 'static,
+    {
+        fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+            let user = context.lookup_current().map(|span| user_of(&span));
+            (self.0)(&format!("{user:?} {event:?}"));
         }
     }
 
-    /// Returns the owner of the files that lines are about at the moment.
-    pub(crate) fn current_owner() -> Option<u32> {
-        ABOUT.get()
+    /// Returns the begin of an event's text in [`with_events`], if it counts against the limits of this user.
+    pub(crate) fn begin_of_event(uid: Option<u32>) -> String {
+        format!("{:?} Event", uid.map(|uid| format!("uid={uid}")))
     }
 
-    /// Runs a closure, and calls `seen` with the `Debug` text of each event that it logs. Returns the result of the closure.
+    /// Runs a closure, and calls `seen` with the `Debug` texts of the user and of each event that it logs. Returns the result of the
+    /// closure.
     pub(crate) fn with_events<T>(
         seen: impl Fn(&str) + Send + Sync + 'static,
         run: impl FnOnce() -> T,
     ) -> T {
         // If there is one subscriber only, tracing asks that of the current thread what is logged, and caches the answer for all
         // threads: in another test it has none.
-        static SECOND: LazyLock<Dispatch> =
-            LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
+        static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(registry()));
         LazyLock::force(&SECOND);
-        let log = tracing_subscriber::registry().with(Lines(seen));
+        // The other layer keeps the fields of spans.
+        let fields = layer().with_ansi(false).with_writer(std::io::sink);
+        let log = registry().with(fields).with(Lines(seen));
         tracing::subscriber::with_default(log, run)
     }
 
     #[test]
-    fn dropped_guard_restores_what_lines_are_about() {
-        let outer = about(Some(1));
-        {
-            let _inner = about(None);
-            assert_eq!(ABOUT.get(), Some(ANY_USER));
-        }
-        assert_eq!(ABOUT.get(), Some(1));
-        drop(outer);
-        assert_eq!(ABOUT.get(), None);
+    fn innermost_span_names_the_user() {
+        let users = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&users);
+        let add = move |event: &str| {
+            let user = event.split_once(" Event").map(|(user, _)| user.to_owned());
+            seen.lock().expect("one thread").extend(user);
+        };
+        with_events(add, || {
+            let outer = about(Some(1));
+            {
+                let _inner = about(None);
+                tracing::info!("any user");
+            }
+            tracing::info!("user 1");
+            drop(outer);
+            tracing::info!("the daemon");
+        });
+        let users = users.lock().expect("one thread");
+        assert_eq!(*users, [r#"Some("")"#, r#"Some("uid=1")"#, "None"]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ enum Subject {
     /// Files, of any user.
     Files,
     /// Files of one user.
-    User(u32),
+    User(String),
 }
 
 impl Subject {
@@ -70,7 +70,7 @@ impl Budget {
     /// from 1970. Returns what to write at the end of the line. `None`: the line is left out, and not counted.
     pub fn admit(
         &mut self,
-        user: Option<u32>,
+        user: Option<String>,
         level: Level,
         minute: i64,
         bytes: usize,
@@ -121,7 +121,8 @@ mod tests {
         minute: i64,
         (lines, bytes): (usize, usize),
     ) -> (usize, String) {
-        let ends = (0..lines).filter_map(|_| budget.admit(user, level, minute, bytes));
+        let user = user.map(|uid| uid.to_string());
+        let ends = (0..lines).filter_map(|_| budget.admit(user.clone(), level, minute, bytes));
         let ends = Vec::from_iter(ends);
         (ends.len(), ends.concat())
     }

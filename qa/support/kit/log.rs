@@ -6,7 +6,8 @@ use super::Core;
 use std::cell::RefCell;
 use std::io;
 use std::sync::Once;
-use tracing_subscriber::filter::LevelFilter;
+use tracing::Level;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -36,7 +37,7 @@ pub fn collect() {
     STARTED.call_once(|| {
         let lines = fmt::layer().with_writer(|| Lines).with_ansi(false);
         tracing_subscriber::registry()
-            .with(LevelFilter::INFO)
+            .with(filter_fn(|of| of.is_event() && *of.level() <= Level::INFO))
             .with(lines.with_target(false).without_time())
             .init();
     });

@@ -9,7 +9,7 @@ use crate::base::file::{
 };
 use crate::base::text;
 use crate::discovery::directory::{self, Directory};
-use crate::log::{self, About};
+use crate::log;
 use crate::store::is_owner_lock;
 use nix::dir::{Dir, Entry, OwningIter};
 use nix::errno::Errno;
@@ -19,6 +19,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
+use tracing::span::EnteredSpan;
 
 /// Interval between listings of a directory with an unchanged modification time, for each name in it.
 const RELIST_PER_NAME: Duration = Duration::from_micros(64);
@@ -158,7 +159,7 @@ impl Watched {
     }
 
     /// Counts lines against the limits of the owner, if a pattern matched the directory.
-    fn about(&self) -> Option<About> {
+    fn about(&self) -> Option<EnteredSpan> {
         self.owner.map(|uid| log::about(Some(uid)))
     }
 
@@ -248,7 +249,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     /// Moves a directory away and back. Returns the lines about it, each with the owner whose limits it is counted against.
-    fn lines_of_a_return(path: &Path, pattern: DirectoryPattern) -> Vec<(Option<u32>, String)> {
+    fn lines_of_a_return(path: &Path, pattern: DirectoryPattern) -> Vec<String> {
         let mut expansion = Expansion::new(Config {
             telemetry_dir: vec![pattern],
             ..Config::default()
@@ -268,8 +269,7 @@ mod tests {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&lines);
         let add = move |event: &str| {
-            let line = (log::tests::current_owner(), event.to_owned());
-            seen.lock().expect("one thread").push(line);
+            seen.lock().expect("one thread").push(event.to_owned());
         };
         log::tests::with_events(add, || {
             let away = path.with_file_name(".away");
@@ -296,13 +296,13 @@ mod tests {
             let [gone, back] = &lines[..] else {
                 panic!("{lines:?}");
             };
-            assert_eq!((gone.0, back.0), (owner, owner));
+            let begin = log::tests::begin_of_event(owner);
             for (line, end) in [
-                (&gone.1, ": cannot be scanned: ENOENT"),
-                (&back.1, ": can be scanned again"),
+                (gone, ": cannot be scanned: ENOENT"),
+                (back, ": can be scanned again"),
             ] {
                 let shown = format!(r#"/pod\n\u{{202e}}"{end}"#);
-                assert!(line.contains(&shown), "{line}");
+                assert!(line.starts_with(&begin) && line.contains(&shown), "{line}");
             }
         }
     }
