@@ -24,7 +24,7 @@ use tracing_subscriber::registry::{LookupSpan, SpanRef};
 
 mod budget;
 
-/// Limit of the length of a path in a line, in bytes.
+/// Limit of the length of a path in a line, in characters.
 const MAX_SHOWN: usize = 200;
 
 /// Enters a span: its lines count against the limits of a user whose files they are about. `None`: any user that may write to a
@@ -43,20 +43,12 @@ fn user_of<'a>(span: &SpanRef<'a, impl LookupSpan<'a>>) -> String {
 /// Returns a path as text for a line: quoted, with control and invisible characters escaped, and without its middle if it is long.
 #[must_use]
 pub fn shown(path: &Path) -> String {
-    let text = text::one_line(&format!("{path:?}"));
+    let text = Vec::from_iter(text::one_line(&format!("{path:?}")).chars());
     if text.len() <= MAX_SHOWN {
-        return text;
+        return text.into_iter().collect();
     }
-    // Debug does not escape printable characters, which may have several bytes.
-    let first = (0..=MAX_SHOWN / 2)
-        .rev()
-        .find(|&at| text.is_char_boundary(at));
-    let last = (text.len() - MAX_SHOWN / 2..text.len()).find(|&at| text.is_char_boundary(at));
-    format!(
-        "{}...{}",
-        &text[..first.unwrap_or(0)],
-        &text[last.unwrap_or(text.len())..]
-    )
+    let (first, last) = (&text[..MAX_SHOWN / 2], &text[text.len() - MAX_SHOWN / 2..]);
+    format!("{}...{}", String::from_iter(first), String::from_iter(last))
 }
 
 /// True if debug messages are logged too, and nothing is limited.
