@@ -25,12 +25,19 @@ impl Collector {
                 self.turns.push(agent.name.owner, key);
             }
         }
-        while let Some(key) = self.turns.pop() {
+        // A span costs up to a fifth of a drain, so there is a new one for another user only.
+        let mut about = None;
+        while let Some((owner, key)) = self.turns.pop() {
+            if about.as_ref().is_none_or(|(uid, _)| *uid != owner) {
+                drop(about.take());
+                about = Some((owner, log::about(Some(owner))));
+            }
             self.drain_agent(key, now, end);
             if Instant::now() >= end {
                 break;
             }
         }
+        drop(about);
         if tick.is_some() {
             self.expire_some(now.instant);
         }
@@ -43,7 +50,6 @@ impl Collector {
             return;
         };
         let owner = agent.name.owner;
-        let _about = log::about(Some(owner));
         let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.shared)));
         let Ok(outcome) = drained else {
             return self.reject_after_panic(key);

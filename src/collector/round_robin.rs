@@ -44,18 +44,18 @@ impl RoundRobin {
         self.users.is_empty()
     }
 
-    /// Removes and returns the next agent. The next turn of its owner comes after those of all other users.
-    pub fn pop(&mut self) -> Option<AgentKey> {
+    /// Removes the next agent, and returns it with its owner, whose next turn comes after those of all other users.
+    pub fn pop(&mut self) -> Option<(u32, AgentKey)> {
         let owner = self.users.pop_front()?;
         let agents = self.agents.get_mut(&owner)?;
-        let key = agents.pop_front();
+        let key = agents.pop_front()?;
         if !agents.is_empty() {
             self.users.push_back(owner);
         } else if self.agents.len() > KEPT_USERS {
             self.agents.remove(&owner);
         }
-        self.queued.remove(&key?);
-        key
+        self.queued.remove(&key);
+        Some((owner, key))
     }
 }
 
@@ -72,14 +72,18 @@ mod tests {
         turns.push(2, AgentKey::of(9));
         turns.push(0, AgentKey::of(8));
         let order: Vec<_> = std::iter::from_fn(|| turns.pop()).collect();
-        assert_eq!(order, [0, 9, 8, 1, 2].map(AgentKey::of));
+        let expected = [(1, 0), (2, 9), (0, 8), (1, 1), (1, 2)];
+        assert_eq!(
+            order,
+            expected.map(|(owner, key)| (owner, AgentKey::of(key)))
+        );
         // An agent with more events is behind the others of its user.
         turns.push(1, AgentKey::of(0));
         turns.push(1, AgentKey::of(1));
-        assert_eq!(turns.pop(), Some(AgentKey::of(0)));
+        assert_eq!(turns.pop(), Some((1, AgentKey::of(0))));
         turns.push(1, AgentKey::of(0));
-        assert_eq!(turns.pop(), Some(AgentKey::of(1)));
-        assert_eq!(turns.pop(), Some(AgentKey::of(0)));
+        assert_eq!(turns.pop(), Some((1, AgentKey::of(1))));
+        assert_eq!(turns.pop(), Some((1, AgentKey::of(0))));
         assert_eq!(turns.pop(), None);
     }
 }
