@@ -2,7 +2,8 @@
 
 //! Writes the bindings to libpcp_pmda from the installed PCP headers.
 //!
-//! They are generated at build time because PCP 6 and 7 declare the same layouts under different names: `src/pcp/pmda.h`.
+//! They are generated at build time because PCP 6 and 7 declare the same layouts under different names:
+//! `src/pcp/pmda.h`.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -2,10 +2,10 @@
 
 //! `mortal RING LAYOUT CAPACITY TYPE PAUSE [COUNT]`: an agent for tests that kill it.
 //!
-//! It starts with the file RING, which restarts a previous agent in place. Then it writes events of one type number until it is
-//! killed, with a pause of PAUSE microseconds after every few events. The value of an event is its number, from 1 on, so that
-//! the ring shows how many events were written before the kill (`qa/support/life.rs`). With COUNT it writes that many events,
-//! reports so on standard output, and waits to be killed.
+//! It starts with the file RING, which restarts a previous agent in place. Then it writes events of one type number
+//! until it is killed, with a pause of PAUSE microseconds after every few events. The value of an event is its number,
+//! from 1 on, so that the ring shows how many events were written before the kill (`qa/support/life.rs`). With COUNT it
+//! writes that many events, reports so on standard output, and waits to be killed.
 
 use std::path::Path;
 use std::process::exit;

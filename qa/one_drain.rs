@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! One drain of one directory with a state file, without pmcd: `one_drain DIRECTORY STATE [step]` prints the values of each
-//! agent afterwards. With `step` it stops itself right before and right after the drain, for a tracer.
+//! One drain of one directory with a state file, without pmcd: `one_drain DIRECTORY STATE [step]` prints the values of
+//! each agent afterwards. With `step` it stops itself right before and right after the drain, for a tracer.
 //!
-//! `one_drain DIRECTORY STATE MAX_AGENTS [step]` scans a directory of stores and drains, and prints the bytes of all agents. With
-//! `step` it stops itself before the scan and after the drain.
+//! `one_drain DIRECTORY STATE MAX_AGENTS [step]` scans a directory of stores and drains, and prints the bytes of all
+//! agents. With `step` it stops itself before the scan and after the drain.
 
 #[allow(dead_code, unused_imports)] // the tests use the rest
 #[path = "support/kit/mod.rs"]

@@ -2,8 +2,8 @@
 
 //! Users by name and by number, from /etc/passwd and from the name services of the host (nsswitch.conf(5)).
 //!
-//! A name service may be a server that does not answer, and getpwnam(3) then blocks without limit. So this process calls no such
-//! function. It reads /etc/passwd, and asks getent(1) for all else: a process that can be killed.
+//! A name service may be a server that does not answer, and getpwnam(3) then blocks without limit. So this process
+//! calls no such function. It reads /etc/passwd, and asks getent(1) for all else: a process that can be killed.
 
 use std::collections::HashMap;
 use std::fs;
@@ -112,14 +112,15 @@ fn asked() -> MutexGuard<'static, Asked> {
     ASKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on no look-up of this module starts getent(1), which the process may not do any more once it is locked in: names that were not
-/// answered before have no answer.
+/// From now on no look-up of this module starts getent(1), which the process may not do any more once it is locked in:
+/// names that were not answered before have no answer.
 pub fn end_questions() {
     asked().has_ended = true;
 }
 
-/// Looks keys up in databases of nsswitch.conf(5), all at the same time, and waits for the answers, [`ANSWER_TIME`] from `begin` on.
-/// A line that was answered once is not asked for again. Returns the lines; `None` for a key that does not exist.
+/// Looks keys up in databases of nsswitch.conf(5), all at the same time, and waits for the answers, [`ANSWER_TIME`]
+/// from `begin` on. A line that was answered once is not asked for again. Returns the lines; `None` for a key that does
+/// not exist.
 fn ask(
     questions: &[(&'static str, &str)],
     begin: Instant,
@@ -169,8 +170,8 @@ fn is_number(key: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns the user ids of login names. Waits for the name services if a name is not in /etc/passwd. Names that were answered in time
-/// are known the next time.
+/// Returns the user ids of login names. Waits for the name services if a name is not in /etc/passwd. Names that were
+/// answered in time are known the next time.
 ///
 /// # Errors
 /// A name has no account, or the name services do not answer.
@@ -203,8 +204,8 @@ pub fn uids(names: &[&str]) -> Result<Vec<u32>, AccountError> {
 /// Returns the account of a user, with its groups. Waits for the name services.
 ///
 /// # Errors
-/// The name has no account, or the name services do not answer. Those of a user in /etc/passwd need not answer: the user then has
-/// its groups in /etc/group only.
+/// The name has no account, or the name services do not answer. Those of a user in /etc/passwd need not answer: the
+/// user then has its groups in /etc/group only.
 pub fn account(name: &str) -> Result<UserAccount, AccountError> {
     let not_answered = |why| AccountError::NotAnswered {
         name: name.to_owned(),

@@ -72,7 +72,8 @@ impl Level {
 struct Line {
     level: Level,
     text: String,
-    /// Owner of a file that `max_agents` must have room for: it has a writer or events. Then true if the daemon reads it.
+    /// Owner of a file that `max_agents` must have room for: it has a writer or events. Then true if the daemon reads
+    /// it.
     place: Option<(u32, bool)>,
 }
 
@@ -279,8 +280,8 @@ fn scan(
     Ok(directories)
 }
 
-/// Marks the files that the daemon has no place for, or would have none for. As in `agents::eviction`, the newest of the user with
-/// the most makes room.
+/// Marks the files that the daemon has no place for, or would have none for. As in `agents::eviction`, the newest of
+/// the user with the most makes room.
 fn reject_beyond<'a>(limit: AgentLimit, lines: impl Iterator<Item = &'a mut Line>) {
     let mut wanted: Vec<_> = lines.filter_map(|line| Some((line.place?, line))).collect();
     let count = wanted.len();

@@ -56,7 +56,8 @@ mod stores;
 mod tests;
 mod transports;
 
-/// The agents, and what finds and drains their files. The default has no configuration: it finds nothing, and is not to be drained.
+/// The agents, and what finds and drains their files. The default has no configuration: it finds nothing, and is not to
+/// be drained.
 #[derive(Debug, Default)]
 pub struct Collector {
     scanner: Scanner,
@@ -152,8 +153,8 @@ impl Collector {
         self.evict_excess(now);
     }
 
-    /// Runs process scans, reads sockets, and removes files of exited agents until `end`. Returns true unless the result of a process scan
-    /// is left to apply, which the next call does.
+    /// Runs process scans, reads sockets, and removes files of exited agents until `end`. Returns true unless the
+    /// result of a process scan is left to apply, which the next call does.
     pub fn maintain(&mut self, now: Instant, end: Instant) -> bool {
         let is_done = self.scan_processes(now, Duration::ZERO, end);
         self.read_transports(now);
@@ -256,7 +257,8 @@ impl Collector {
         self.agents.get(key)
     }
 
-    /// Notes that an agent may have another file: the next tick drains it, and the next process scan looks for its process.
+    /// Notes that an agent may have another file: the next tick drains it, and the next process scan looks for its
+    /// process.
     fn files_changed(&mut self, key: AgentKey) {
         self.agents.end_poll(key);
         if let Some(agent) = self.agents.get_mut(key) {

@@ -29,8 +29,8 @@ pub const DRAIN_INTERVAL_MS: (u64, u64) = (1, 1_000);
 /// Environment variables of NIXL with the directories of rings and stores. They override the file.
 pub const ENVIRONMENT_VARIABLES: [&str; 2] = ["NIXL_TELEMETRY_DIR", "NIXL_TELEMETRY_MULTIPROC_DIR"];
 
-/// Settings of an operator. nixl.conf(5) has all keys. One field for each key: `flatten` of serde, for structs in it, loses the line
-/// of a mistake.
+/// Settings of an operator. nixl.conf(5) has all keys. One field for each key: `flatten` of serde, for structs in it,
+/// loses the line of a mistake.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -122,8 +122,8 @@ impl Config {
     }
 }
 
-/// Default of `max_capacity`: a thousand times NIXL's default, and 64 MiB in the newest layout. A sparse file of an untrusted user
-/// can claim any capacity.
+/// Default of `max_capacity`: a thousand times NIXL's default, and 64 MiB in the newest layout. A sparse file of an
+/// untrusted user can claim any capacity.
 pub const MAX_CAPACITY: u64 = 1 << 22;
 
 /// A directory, or a shell pattern that matches directories.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Typed errors, one type for each consequence: a file that is rejected, a ring that must be checked again, a configuration that
-//! is not accepted.
+//! Typed errors, one type for each consequence: a file that is rejected, a ring that must be checked again, a
+//! configuration that is not accepted.
 
 use crate::base::tmpfs::Space;
 use nix::errno::Errno;
@@ -183,7 +183,8 @@ pub enum Rejection {
         "its owner's agents have too many new names: at most fifty are accepted in a second. Stop what creates them, or give them names that stay"
     )]
     NewNames,
-    /// The agent has exited and nothing is pending: a ring that was detached to make room, or a store whose values are counted.
+    /// The agent has exited and nothing is pending: a ring that was detached to make room, or a store whose values are
+    /// counted.
     #[error("its agent has exited, and all of its events are counted")]
     Exited,
     /// An internal error, which the log has.
@@ -210,8 +211,8 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// Converts an error of a system call to the rejection of a file that cannot be `what`. An error without a number means that
-    /// the file holds something else by now: it was replaced.
+    /// Converts an error of a system call to the rejection of a file that cannot be `what`. An error without a number
+    /// means that the file holds something else by now: it was replaced.
     pub fn io(what: &'static str) -> impl Fn(std::io::Error) -> Self {
         move |err| {
             err.raw_os_error().map_or(Rejection::Replaced, |errno| {
@@ -221,8 +222,8 @@ impl Rejection {
         }
     }
 
-    /// True if the file is a NIXL ring or store, or may be one, so that the rejection matters to an operator. Other files are
-    /// unrelated files in a shared directory.
+    /// True if the file is a NIXL ring or store, or may be one, so that the rejection matters to an operator. Other
+    /// files are unrelated files in a shared directory.
     #[must_use]
     pub fn may_be_telemetry(&self) -> bool {
         match self {
@@ -391,7 +392,8 @@ pub enum ConfigError {
         /// The key, where its line has it, what is wrong, and what is allowed.
         message: String,
     },
-    /// The name services of the host have not answered for a user in the file or on the command line. The configuration may be valid.
+    /// The name services of the host have not answered for a user in the file or on the command line. The configuration
+    /// may be valid.
     #[error("{place}: {message}")]
     NotAnswered {
         /// File and line, or the option.

@@ -2,8 +2,8 @@
 
 //! Telemetry events of a NIXL agent: their types, and the sums by type.
 
-/// The type of a telemetry event. The numbers are those in rings from version 2 on (`nixl_telemetry_event_type_t` in NIXL's
-/// `telemetry_event.h`).
+/// The type of a telemetry event. The numbers are those in rings from version 2 on (`nixl_telemetry_event_type_t` in
+/// NIXL's `telemetry_event.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum EventType {
@@ -66,8 +66,8 @@ impl EventType {
         all
     };
 
-    /// The type with this name in a v1 or v2-named slot (NIXL 0.5 to 1.1). Counters have their event name there, errors their
-    /// status text.
+    /// The type with this name in a v1 or v2-named slot (NIXL 0.5 to 1.1). Counters have their event name there, errors
+    /// their status text.
     #[must_use]
     pub fn from_name(name: &[u8]) -> Option<Self> {
         let at = NAMES.iter().position(|known| known.as_bytes() == name)?;
@@ -78,7 +78,8 @@ impl EventType {
     #[inline]
     #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {
-        // A match rather than the list, so that nothing is loaded: the compiler sees that the result is the number itself.
+        // A match rather than the list, so that nothing is loaded: the compiler sees that the result is the number
+        // itself.
         Some(match number {
             0 => Self::TxBytes,
             1 => Self::RxBytes,
@@ -119,7 +120,8 @@ impl EventType {
     }
 }
 
-/// Names of the types in v1 and v2-named slots, in the order of their numbers. These slots have no events of lost events.
+/// Names of the types in v1 and v2-named slots, in the order of their numbers. These slots have no events of lost
+/// events.
 const NAMES: [&str; EventType::COUNT - 1] = [
     "agent_tx_bytes",
     "agent_rx_bytes",
@@ -143,15 +145,16 @@ const NAMES: [&str; EventType::COUNT - 1] = [
     "NIXL_ERR_NO_TELEMETRY",
 ];
 
-/// Highest value of an event. No transfer has 64 PiB or takes 2,000 years. A higher value comes from another layout, if two
-/// agents of one name and of two versions write to one file, or from an untrusted user. One of them would saturate a sum for
-/// good.
+/// Highest value of an event. No transfer has 64 PiB or takes 2,000 years. A higher value comes from another layout, if
+/// two agents of one name and of two versions write to one file, or from an untrusted user. One of them would saturate
+/// a sum for good.
 pub const MAX_VALUE: u64 = (1 << 56) - 1;
 
 /// One event, as it was copied from its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its type. `None` if this build does not know the type for the ring's version, or if the value is above [`MAX_VALUE`].
+    /// Its type. `None` if this build does not know the type for the ring's version, or if the value is above
+    /// [`MAX_VALUE`].
     pub kind: Option<EventType>,
     /// Its value, in the unit of its type.
     pub value: u64,
@@ -184,7 +187,8 @@ impl Totals {
             Some(kind) => (kind as usize, event.value),
             None => (EventType::COUNT, 1),
         };
-        // Saturates: if it wrapped, one absurd value in the ring of an untrusted user would make the sums of the host go back.
+        // Saturates: if it wrapped, one absurd value in the ring of an untrusted user would make the sums of the host
+        // go back.
         self.sums[at] = self.sums[at].saturating_add(more);
     }
 

@@ -224,8 +224,8 @@ impl Ids {
         }
     }
 
-    /// Logs the first failure after a success, and the first success after a failure. `remedy` has what to do about a failure, and
-    /// its consequence.
+    /// Logs the first failure after a success, and the first success after a failure. `remedy` has what to do about a
+    /// failure, and its consequence.
     fn log_result(&mut self, done: io::Result<()>, remedy: &str) {
         let path = self.path.display();
         match &done {

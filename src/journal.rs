@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The journal writes each agent's totals to the state file, so that they outlive the daemon. They do not outlive the host: the
-//! file is in `$PCP_RUN_DIR`.
+//! The journal writes each agent's totals to the state file, so that they outlive the daemon. They do not outlive the
+//! host: the file is in `$PCP_RUN_DIR`.
 //!
-//! The file has a header with the sums of expired agents and a few numbers (`expired`), then a [`record`] for
-//! each agent, all of one length. The process that holds the lock on the file is the one pmdanixl of this host that drains rings.
-//! `file` opens the file, `records` reads it at the start, and [`Journal`] writes it.
+//! The file has a header with the sums of expired agents and a few numbers (`expired`), then a [`record`] for each
+//! agent, all of one length. The process that holds the lock on the file is the one pmdanixl of this host that drains
+//! rings. `file` opens the file, `records` reads it at the start, and [`Journal`] writes it.
 //!
 //! The file may be missing or break at any time. Callers commit, and ask whether totals are persistent
-//! ([`Journal::is_persistent`]). The journal deals with failures of the file itself: it logs them once, and [`Journal::check`]
-//! re-creates the file. Until then totals are in memory only. Begin with [`Journal::commit`] and [`record::replace`]. This module
-//! must not know how rings are read.
+//! ([`Journal::is_persistent`]). The journal deals with failures of the file itself: it logs them once, and
+//! [`Journal::check`] re-creates the file. Until then totals are in memory only. Begin with [`Journal::commit`] and
+//! [`record::replace`]. This module must not know how rings are read.
 
 mod expired;
 mod file;
@@ -36,7 +36,8 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Journal {
     path: PathBuf,
-    /// Uid of the user that opened the file, and as which the next daemon starts. This process may have changed its user since.
+    /// Uid of the user that opened the file, and as which the next daemon starts. This process may have changed its
+    /// user since.
     opened_by: u32,
     /// The open file, opened before the user was changed. `None` if it could not be opened.
     file: Option<File>,
@@ -76,8 +77,8 @@ impl Journal {
         self.file.as_ref()?.try_clone().ok()
     }
 
-    /// Locks the file, reads its contents, and writes it from here on. Returns `None` while another process has the lock. A file
-    /// that cannot be used is overwritten.
+    /// Locks the file, reads its contents, and writes it from here on. Returns `None` while another process has the
+    /// lock. A file that cannot be used is overwritten.
     ///
     /// # Errors
     /// The file cannot be opened, locked, read, grown or mapped. Totals are in memory only until [`Journal::check`] has
@@ -115,9 +116,9 @@ impl Journal {
         }
     }
 
-    /// Re-creates the file if it was removed, replaced or truncated, or could not be opened. A file that the next start would
-    /// reject is not written until its rights are corrected. Returns true if the file was re-created: it has no agents then, and
-    /// the caller has to write all of them to it.
+    /// Re-creates the file if it was removed, replaced or truncated, or could not be opened. A file that the next start
+    /// would reject is not written until its rights are corrected. Returns true if the file was re-created: it has no
+    /// agents then, and the caller has to write all of them to it.
     pub fn check(&mut self) -> bool {
         let in_place = self.file.as_ref();
         let in_place = in_place.filter(|file| file::is_at(file, &self.path));
@@ -183,23 +184,24 @@ impl Journal {
         );
     }
 
-    /// True if the file can be opened and is not empty. If [`Journal::start`] has failed, its totals may still be read later.
+    /// True if the file can be opened and is not empty. If [`Journal::start`] has failed, its totals may still be read
+    /// later.
     #[must_use]
     pub fn has_totals(&self) -> bool {
         let file = self.file.as_ref();
         file.is_some_and(|file| file.metadata().map_or(true, |meta| meta.len() > 0))
     }
 
-    /// True if the state file has a record for each of this number of agents, so that a restart does not lose what is counted
-    /// now.
+    /// True if the state file has a record for each of this number of agents, so that a restart does not lose what is
+    /// counted now.
     #[must_use]
     pub fn is_persistent(&self, agents: usize) -> bool {
         let records = self.records.as_ref();
         records.is_some_and(|records| records.used() == agents)
     }
 
-    /// Creates a record for a new agent. Returns `None` if there is no file, the file cannot grow, or the names of the agent are
-    /// too long.
+    /// Creates a record for a new agent. Returns `None` if there is no file, the file cannot grow, or the names of the
+    /// agent are too long.
     pub fn create(&mut self, name: &Name, entry: &Entry) -> Option<RecordId> {
         let records = self.records.as_mut()?;
         if !record::fits(name) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The log, on standard error, in the format of PCP's own (pmNotifyErr(3)): `[Sat Nov 21 01:30:00] pmdanixl(4242) Info: ...`.
+//! The log, on standard error, in the format of PCP's own (pmNotifyErr(3)): `[Sat Nov 21 01:30:00] pmdanixl(4242) Info:
+//! ...`.
 //!
-//! Nothing rotates the log of a running PMDA, and other users can cause lines. So the number of lines and their total length have
-//! limits.
+//! Nothing rotates the log of a running PMDA, and other users can cause lines. So the number of lines and their total
+//! length have limits.
 
 use crate::base::text;
 use budget::Budget;
@@ -27,8 +28,8 @@ mod budget;
 /// Limit of the length of a path in a line, in characters.
 const MAX_SHOWN: usize = 200;
 
-/// Enters a span: its lines count against the limits of a user whose files they are about. `None`: any user that may write to a
-/// scanned directory. Lines without a span are about the daemon itself.
+/// Enters a span: its lines count against the limits of a user whose files they are about. `None`: any user that may
+/// write to a scanned directory. Lines without a span are about the daemon itself.
 pub fn about(uid: Option<u32>) -> EnteredSpan {
     tracing::info_span!("files", uid).entered()
 }
@@ -40,7 +41,8 @@ fn user_of<'a>(span: &SpanRef<'a, impl LookupSpan<'a>>) -> String {
     fields.map_or_else(String::new, |fields| fields.fields.clone())
 }
 
-/// Returns a path as text for a line: quoted, with control and invisible characters escaped, and without its middle if it is long.
+/// Returns a path as text for a line: quoted, with control and invisible characters escaped, and without its middle if
+/// it is long.
 #[must_use]
 pub fn shown(path: &Path) -> String {
     let text = Vec::from_iter(text::one_line(&format!("{path:?}")).chars());

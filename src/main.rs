@@ -87,7 +87,8 @@ fn print(text: &str) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
-    // As in the daemon: SIGIO comes when another process opens a file with a lease, SIGXFSZ at the limit of the size of the output.
+    // As in the daemon: SIGIO comes when another process opens a file with a lease, SIGXFSZ at the limit of the size of
+    // the output.
     block(&[Signal::SIGIO, Signal::SIGXFSZ])?;
     shm::guard_against_sigbus()?;
     raise_descriptor_limit();

@@ -3,7 +3,8 @@
 //! Metrics: their types, and the table [`METRICS`] with one row for each metric.
 //!
 //! Registration, values, and the files `pmns`, `help` and docs/metrics.md are made from that table. Clusters 0 to 3 are
-//! exactly those of the Python PMDA of PCP (`src/pmdas/nixl`). Clusters of this PMDA begin at 16. Items are never renumbered.
+//! exactly those of the Python PMDA of PCP (`src/pmdas/nixl`). Clusters of this PMDA begin at 16. Items are never
+//! renumbered.
 
 use crate::agents::Agent;
 use crate::event::EventType;

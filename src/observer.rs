@@ -2,8 +2,9 @@
 
 //! What is read of other processes, in processes of its own.
 //!
-//! The daemon has requests for the observer ([`client`]). The observer ([`service`], [`supervisor`]) reads nothing that can block: it starts workers
-//! ([`worker`]) that do, one process at a time, ends those that wait for a process, and shares the time between users (`fair_queue`).
+//! The daemon has requests for the observer ([`client`]). The observer ([`service`], [`supervisor`]) reads nothing that
+//! can block: it starts workers ([`worker`]) that do, one process at a time, ends those that wait for a process, and
+//! shares the time between users (`fair_queue`).
 
 use std::time::Duration;
 

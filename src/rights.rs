@@ -2,8 +2,8 @@
 
 //! Rights of the daemon: the user that it becomes, its capabilities, and the directories that it may use.
 //!
-//! The first valid configuration decides them ([`enter`]), for as long as the process runs. Before it, no capability is in effect
-//! ([`privilege::suspend`]).
+//! The first valid configuration decides them ([`enter`]), for as long as the process runs. Before it, no capability is
+//! in effect ([`privilege::suspend`]).
 
 use crate::accounts;
 use crate::config::Config;
@@ -82,7 +82,9 @@ impl Rights {
     }
 }
 
-/// Becomes the configured user, gives up all rights that the work does not need, and locks the process into its directories. `before_limit` is called as the user, before any capability is given up. Returns a text with the user, the capabilities and the lock.
+/// Becomes the configured user, gives up all rights that the work does not need, and locks the process into its
+/// directories. `before_limit` is called as the user, before any capability is given up. Returns a text with the user,
+/// the capabilities and the lock.
 ///
 /// # Errors
 /// The kernel does not allow the user.

@@ -2,13 +2,13 @@
 
 //! NIXL's ring: reading events from its memory, releasing slots, and recognising a batch again.
 //!
-//! A ring has one producer, the NIXL agent, and one consumer, this daemon. The producer stores `write_pos` with release after it
-//! has written a slot. The consumer stores `read_pos` with release after it has read one. Nothing that the producer wrote is
-//! trusted. Every word is loaded once into a copy, the copy is checked, and only the copy is used.
+//! A ring has one producer, the NIXL agent, and one consumer, this daemon. The producer stores `write_pos` with release
+//! after it has written a slot. The consumer stores `read_pos` with release after it has read one. Nothing that the
+//! producer wrote is trusted. Every word is loaded once into a copy, the copy is checked, and only the copy is used.
 //!
-//! Begin with `protocol`, which has all loads and the one store. `checkpoint` decides what became of a batch after a kill.
-//! `layout` has the format of the file. This module knows neither agents nor the state file: it adds up
-//! a batch by type of event, and `source` says whose events they are.
+//! Begin with `protocol`, which has all loads and the one store. `checkpoint` decides what became of a batch after a
+//! kill. `layout` has the format of the file. This module knows neither agents nor the state file: it adds up a batch
+//! by type of event, and `source` says whose events they are.
 
 use crate::error::RingFault;
 use crate::ring::layout::{Header, Layout, VERSIONS};
@@ -29,15 +29,16 @@ pub use fingerprint::{Fingerprint, Slot};
 use protocol::Consumer;
 pub use protocol::{Batch, ProducerState, Shape};
 
-/// Most events of one batch: all that a ring of NIXL's default size holds, and a small part of a millisecond's work. A huge ring
-/// then delays neither other rings nor an answer to pmcd.
+/// Most events of one batch: all that a ring of NIXL's default size holds, and a small part of a millisecond's work. A
+/// huge ring then delays neither other rings nor an answer to pmcd.
 pub const BATCH: u64 = 1 << 12;
 
 /// A mapped ring whose header passed [`Header::check`].
 #[derive(Debug)]
 pub struct Ring {
     mapping: Rc<Mapping>,
-    /// The descriptor that the file was mapped from. A lease is taken on it, since a second descriptor counts as another opening.
+    /// The descriptor that the file was mapped from. A lease is taken on it, since a second descriptor counts as
+    /// another opening.
     file: File,
     /// Layout, capacity and version from the header at the time of mapping.
     pub(crate) shape: Shape,
@@ -85,7 +86,8 @@ impl Ring {
         Ok(self.mapping.read_access(&self.file, read)?)
     }
 
-    /// Moves `read_pos` from `from` to `end` ([`Consumer::release`]). The inner error is the `read_pos` that is there instead.
+    /// Moves `read_pos` from `from` to `end` ([`Consumer::release`]). The inner error is the `read_pos` that is there
+    /// instead.
     ///
     /// # Errors
     /// The file was shortened, or the mapping is read-only.
@@ -98,13 +100,15 @@ impl Ring {
     /// Returns `read_pos` and `write_pos` ([`Consumer::positions`]).
     ///
     /// # Errors
-    /// The ring no longer has the version, capacity or length that it was mapped with, or a position lies outside of it.
+    /// The ring no longer has the version, capacity or length that it was mapped with, or a position lies outside of
+    /// it.
     pub fn positions(&self) -> Result<(u64, u64), RingFault> {
         self.read(|ring| ring.positions())?
     }
 
-    /// A poll of the header. It detects if a position, the version or the capacity differs from these positions and the mapped
-    /// ring. `None` for a header whose first three words are not three of these fields: such a ring is read in each tick.
+    /// A poll of the header. It detects if a position, the version or the capacity differs from these positions and the
+    /// mapped ring. `None` for a header whose first three words are not three of these fields: such a ring is read in
+    /// each tick.
     #[must_use]
     pub fn header_poll(&self, read_pos: u64, write_pos: u64) -> Option<HeaderPoll> {
         let Shape {
@@ -145,8 +149,8 @@ impl Ring {
         self.shape.capacity
     }
 
-    /// True if a file of this length holds another layout of the same version (version 2 has two). The header then does not show
-    /// that the producer re-initialised the ring.
+    /// True if a file of this length holds another layout of the same version (version 2 has two). The header then does
+    /// not show that the producer re-initialised the ring.
     #[must_use]
     pub fn fits_another_layout(&self, len: u64) -> bool {
         let Shape {

@@ -2,8 +2,8 @@
 
 //! Memory shared with producers. One of the three modules with unsafe code.
 //!
-//! A mapped file is accessed only as words that are loaded and stored atomically. There is never a reference to plain memory,
-//! since any process that may write the file can change it at any time.
+//! A mapped file is accessed only as words that are loaded and stored atomically. There is never a reference to plain
+//! memory, since any process that may write the file can change it at any time.
 #![allow(unsafe_code)]
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -38,10 +38,10 @@ impl From<FileShortened> for std::io::Error {
 
 /// Shared mapping of a file, read-write or read-only, as 8-byte words.
 ///
-/// A process that may write the file may also shorten it, and an access beyond the new end raises SIGBUS. The handler of
-/// [`guard_against_sigbus`] then maps a page of zeros, the access continues, and [`Mapping::access`] returns an error. A load from a
-/// hole raises SIGBUS as well if a full tmpfs has no room for the page. There, zeros are right, and [`Mapping::read_access`]
-/// accepts them.
+/// A process that may write the file may also shorten it, and an access beyond the new end raises SIGBUS. The handler
+/// of [`guard_against_sigbus`] then maps a page of zeros, the access continues, and [`Mapping::access`] returns an
+/// error. A load from a hole raises SIGBUS as well if a full tmpfs has no room for the page. There, zeros are right,
+/// and [`Mapping::read_access`] accepts them.
 #[derive(Debug)]
 pub struct Mapping {
     map: MmapRaw,
@@ -99,16 +99,16 @@ impl Mapping {
     /// Calls `run` with the words of the file, which it may store to. Accesses do not nest.
     ///
     /// # Errors
-    /// The file was shortened, now or before: what `run` loaded and stored has no meaning. For a read-only mapping, `run` is not
-    /// called.
+    /// The file was shortened, now or before: what `run` loaded and stored has no meaning. For a read-only mapping,
+    /// `run` is not called.
     #[inline]
     pub fn access<T>(&self, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, FileShortened> {
         if !self.may_store {
             return Err(FileShortened);
         }
         let (result, has_fault) = self.guarded(|start| {
-            // SAFETY: `new` mapped this many words, at a page boundary and so aligned; the mapping lives as long as `self`;
-            // every access through it is atomic, and the other processes' accesses are not this program's.
+            // SAFETY: `new` mapped this many words, at a page boundary and so aligned; the mapping lives as long as
+            // `self`; every access through it is atomic, and the other processes' accesses are not this program's.
             run(unsafe { std::slice::from_raw_parts(start, self.words) })
         })?;
         self.is_shortened.set(has_fault);
@@ -151,8 +151,8 @@ impl Mapping {
         Ok((result, guard.has_fault()))
     }
 
-    /// Maps the file again after zeros replaced a part of its mapping. Returns false if the file is shorter than the mapping.
-    /// Otherwise the zeros replaced a hole, which the producer may write to when there is room.
+    /// Maps the file again after zeros replaced a part of its mapping. Returns false if the file is shorter than the
+    /// mapping. Otherwise the zeros replaced a hole, which the producer may write to when there is room.
     #[cold]
     fn remap(&self, file: &File) -> bool {
         let len = self.map.len();
@@ -177,9 +177,9 @@ impl Mapping {
     }
 }
 
-/// Expected values of the first three words of a mapping and of another one: the header of an idle ring, or of a store and the time
-/// of its last change.
-/// The check does not load the [`Mapping`]: with a thousand idle files, each additional load is a cache miss.
+/// Expected values of the first three words of a mapping and of another one: the header of an idle ring, or of a store
+/// and the time of its last change. The check does not load the [`Mapping`]: with a thousand idle files, each
+/// additional load is a cache miss.
 #[derive(Debug)]
 pub struct HeaderPoll {
     start: NonNull<ReadWord>,
@@ -203,8 +203,8 @@ impl HeaderPoll {
         })
     }
 
-    /// True if the words have their expected values. False if they differ or the file was shortened. Called for each idle file at
-    /// each tick.
+    /// True if the words have their expected values. False if they differ or the file was shortened. Called for each
+    /// idle file at each tick.
     #[inline]
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
@@ -235,8 +235,8 @@ struct AccessedRange {
 }
 
 thread_local! {
-    /// Per thread, since SIGBUS comes to the thread that makes the access. Constant, since a signal handler cannot initialize
-    /// it at first use.
+    /// Per thread, since SIGBUS comes to the thread that makes the access. Constant, since a signal handler cannot
+    /// initialize it at first use.
     static ACCESSED: AccessedRange = const {
         AccessedRange {
             start: AtomicUsize::new(0),
@@ -299,8 +299,9 @@ static PAGE: AtomicUsize = AtomicUsize::new(LARGEST_PAGE);
 extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo_t to a handler of this kind.
     let info = unsafe { &*info };
-    // Without an access there is nothing to repeat, and the default action would end the process at a later access. The kernel gives
-    // a signal of another process a code of 0 or less (sigaction(2)). BUS_MCEERR_AO reports broken memory that was not accessed.
+    // Without an access there is nothing to repeat, and the default action would end the process at a later access. The
+    // kernel gives a signal of another process a code of 0 or less (sigaction(2)). BUS_MCEERR_AO reports broken memory
+    // that was not accessed.
     if info.si_code <= 0 || info.si_code == libc::BUS_MCEERR_AO {
         return;
     }
@@ -315,7 +316,8 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
     let _ = unsafe { sigaction(Signal::SIGBUS, &default) };
 }
 
-/// Replaces the page of an address by zeros. Returns false if the address is outside of the accessed mapping, or mmap(2) fails.
+/// Replaces the page of an address by zeros. Returns false if the address is outside of the accessed mapping, or
+/// mmap(2) fails.
 fn map_zeros(range: &AccessedRange, address: usize) -> bool {
     let (start, len) = (range.start.load(Relaxed), range.len.load(Relaxed));
     let offset = address.wrapping_sub(start);

@@ -2,9 +2,9 @@
 
 //! Attached files with their readers: rings and stores.
 //!
-//! A [`Source`] is a [`TrackedFile`], which knows where the file is and whether a process still writes to it, and a [`Reader`],
-//! which reads its telemetry. Begin with [`Source::drain`]; `ring/counting.rs` has the steps of exactly-once. This module must
-//! not know the registry of agents: a [`DrainContext`] has what it needs of one agent.
+//! A [`Source`] is a [`TrackedFile`], which knows where the file is and whether a process still writes to it, and a
+//! [`Reader`], which reads its telemetry. Begin with [`Source::drain`]; `ring/counting.rs` has the steps of
+//! exactly-once. This module must not know the registry of agents: a [`DrainContext`] has what it needs of one agent.
 
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Rejection, RingFault};
@@ -60,15 +60,15 @@ pub struct Source {
 }
 
 impl Source {
-    /// Returns the processes that write the ring at the same time; `None` if there are not several. A ring that is not drained here may
-    /// have another consumer, which writes it too.
+    /// Returns the processes that write the ring at the same time; `None` if there are not several. A ring that is not
+    /// drained here may have another consumer, which writes it too.
     pub(crate) fn sharers(&self) -> Option<&Sharers> {
         let is_drained = self.as_ring().is_some_and(|ring| ring.mode == Mode::Drain);
         self.file.liveness.sharers().filter(|_| is_drained)
     }
 
-    /// Maps and locks a ring. `last_batch` is the last counted batch of the agent's rings, from this process or the one before.
-    /// If it is of this ring, the next drain finds out what became of it.
+    /// Maps and locks a ring. `last_batch` is the last counted batch of the agent's rings, from this process or the one
+    /// before. If it is of this ring, the next drain finds out what became of it.
     ///
     /// # Errors
     /// The file cannot be mapped.
@@ -136,8 +136,8 @@ impl Source {
         }
     }
 
-    /// Counts what was written since the last drain. Returns what other processes do with the file: one writes it if events were
-    /// counted, or if the producer restarted.
+    /// Counts what was written since the last drain. Returns what other processes do with the file: one writes it if
+    /// events were counted, or if the producer restarted.
     ///
     /// # Errors
     /// The file is no longer what was attached.
@@ -155,8 +155,8 @@ impl Source {
                 Ok(Presence::Writing)
             }
             Ok(_) => Ok(self.check(context)),
-            // The producer restarted during the read. The slots now belong to the new ring, which is drained from its start
-            // at the next tick.
+            // The producer restarted during the read. The slots now belong to the new ring, which is drained from its
+            // start at the next tick.
             Err(RingFault::Restarted) => Ok(Presence::Writing),
             // stat(2) failed, so nothing is known and nothing was changed. The next tick recovers what was begun.
             Err(RingFault::StatFailed) => Ok(Presence::Held),
@@ -178,23 +178,25 @@ impl Source {
         file.liveness.presence(now)
     }
 
-    /// True if the file is to be detached after a drain: nothing more will come. `presence` is what the drain has returned. The last
-    /// values of a store are shown for as long as its agent is an instance, which is not so if `is_dormant`.
+    /// True if the file is to be detached after a drain: nothing more will come. `presence` is what the drain has
+    /// returned. The last values of a store are shown for as long as its agent is an instance, which is not so if
+    /// `is_dormant`.
     #[must_use]
     pub fn is_over(&self, presence: Presence, is_dormant: bool) -> bool {
         let is_unlinked = self.file.liveness.is_unlinked();
         let is_gone = presence == Presence::Gone;
         presence < Presence::Held
             && match &self.reader {
-                // Events that the last writer wrote after the drain and before its end are not counted yet. A ring with a name may
-                // be written by the next start of its agent.
+                // Events that the last writer wrote after the drain and before its end are not counted yet. A ring with
+                // a name may be written by the next start of its agent.
                 Reader::Ring(ring) => is_unlinked && (is_dormant || (is_gone && ring.is_drained())),
                 Reader::Store(_) => is_dormant && (is_unlinked || is_gone),
             }
     }
 
-    /// Returns the file's facts if no event is pending and no other process has the file open now; with `even_if_held`, also if
-    /// one has. The facts are from before that check, so that a later change of the file shows that its agent has started again.
+    /// Returns the file's facts if no event is pending and no other process has the file open now; with `even_if_held`,
+    /// also if one has. The facts are from before that check, so that a later change of the file shows that its agent
+    /// has started again.
     pub fn facts_if_drained(&mut self, now: Instant, even_if_held: bool) -> Option<FileFacts> {
         let facts = self.current_facts()?;
         // If the file has changed its format, the next drain finds that out.
@@ -216,7 +218,8 @@ impl Source {
             .update_holder(self.reader.descriptor(), now)
     }
 
-    /// For how long the kernel has reported that no other process has the file open. `None` if the file cannot be removed.
+    /// For how long the kernel has reported that no other process has the file open. `None` if the file cannot be
+    /// removed.
     #[must_use]
     pub fn abandoned_for(&self, now: Instant) -> Option<Duration> {
         let is_drained_here = self.as_ring()?.mode == Mode::Drain;
@@ -225,8 +228,8 @@ impl Source {
         self.file.liveness.no_holder_for(now).filter(|_| removable)
     }
 
-    /// The time until which a drain would find nothing new while a poll of the first words of the file finds no change. At that time
-    /// the holders are checked again, every `check_period`. `None` if the next drain may find more.
+    /// The time until which a drain would find nothing new while a poll of the first words of the file finds no change.
+    /// At that time the holders are checked again, every `check_period`. `None` if the next drain may find more.
     #[must_use]
     pub fn poll(&self, check_period: Duration) -> Option<(Instant, HeaderPoll)> {
         let poll = match &self.reader {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Stores of NIXL's prometheus_mp exporter: the format of the file to which an agent writes its values, and what was last read of
-//! it.
+//! Stores of NIXL's prometheus_mp exporter: the format of the file to which an agent writes its values, and what was
+//! last read of it.
 //!
 //! Begin with `format`. This module must not know how a store is mapped, or which agent its values are added to.
 

@@ -2,9 +2,10 @@
 
 //! Processes that use NIXL, and what they transfer by TCP.
 //!
-//! NIXL does not tell which transport it uses. The kernel does: it counts the bytes of each TCP connection. The observer
-//! ([`crate::observer`]) has the sockets of the processes that have NIXL loaded read, and sends what was added. This module owns the table of
-//! these processes. It must not know agents: the collector gives them their part. Begin with [`Transports::apply`].
+//! NIXL does not tell which transport it uses. The kernel does: it counts the bytes of each TCP connection. The
+//! observer ([`crate::observer`]) has the sockets of the processes that have NIXL loaded read, and sends what was
+//! added. This module owns the table of these processes. It must not know agents: the collector gives them their part.
+//! Begin with [`Transports::apply`].
 
 use crate::base::per_user;
 use crate::discovery::name;
@@ -23,7 +24,8 @@ pub mod ids;
 pub mod peers;
 pub mod share;
 
-/// Time between two socket scans for each process, if they are many. A process with 32 connections takes half a millisecond.
+/// Time between two socket scans for each process, if they are many. A process with 32 connections takes half a
+/// millisecond.
 const SCAN_PERIOD_PER_PROCESS: Duration = Duration::from_millis(300);
 /// Limit of the time between two socket scans.
 const MAX_SCAN_PERIOD: Duration = Duration::from_secs(20);
@@ -98,8 +100,8 @@ pub struct AgentTransport {
 }
 
 impl AgentTransport {
-    /// Takes over what was read of the process of an agent. Without a process or a reading of the last minute, the share has no value.
-    /// `nixl` is what the agent has transferred so far. New peers get their ids from `ids`.
+    /// Takes over what was read of the process of an agent. Without a process or a reading of the last minute, the
+    /// share has no value. `nixl` is what the agent has transferred so far. New peers get their ids from `ids`.
     pub fn update(
         &mut self,
         process: Option<&TransportProcess>,
@@ -129,7 +131,8 @@ impl AgentTransport {
         self.process.is_some()
     }
 
-    /// Returns the share of its bytes that went over TCP in the last minute. `None`: it is not known, or there were few.
+    /// Returns the share of its bytes that went over TCP in the last minute. `None`: it is not known, or there were
+    /// few.
     #[must_use]
     pub fn tcp_share(&self) -> Option<f64> {
         self.share.value()
@@ -155,8 +158,8 @@ pub struct Transports {
 }
 
 impl Transports {
-    /// Takes over the result of a process scan: the processes that use NIXL, as far as they could be read, and not all if it `is_cut`.
-    /// Processes of other users than `owners` are left out. New processes get their ids from `ids`.
+    /// Takes over the result of a process scan: the processes that use NIXL, as far as they could be read, and not all
+    /// if it `is_cut`. Processes of other users than `owners` are left out. New processes get their ids from `ids`.
     pub fn set_processes(
         &mut self,
         found: &[NixlProcess],
@@ -226,8 +229,8 @@ impl Transports {
         Some(all)
     }
 
-    /// Returns the processes that were read since the last call, have ended, or were not read for a minute. `None` if nothing has
-    /// changed; no process if only the last one has gone.
+    /// Returns the processes that were read since the last call, have ended, or were not read for a minute. `None` if
+    /// nothing has changed; no process if only the last one has gone.
     pub fn take_read(&mut self, now: Instant) -> Option<HashSet<ProcessId>> {
         let is_over = self.processes.is_empty() && !self.is_scanning;
         let has_gone = is_over && self.last_scan.take().is_some();
@@ -274,7 +277,8 @@ impl Transports {
             }
             Response::Ended(id) => {
                 let process = self.processes.remove(&id)?;
-                // Only its first thread may have ended. If another calls execve(2), the process is found again, and its sums go on.
+                // Only its first thread may have ended. If another calls execve(2), the process is found again, and its
+                // sums go on.
                 self.unlisted.insert(id, process);
                 Some(id)
             }

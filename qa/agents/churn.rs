@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! A thousand short-lived agents with a real pmcd, while the daemon is killed now and then. The totals of the host must never
-//! decrease, and the records of exited agents must stay within their limit.
+//! A thousand short-lived agents with a real pmcd, while the daemon is killed now and then. The totals of the host must
+//! never decrease, and the records of exited agents must stay within their limit.
 
 use crate::support::kill::{Dice, kill_process, wait_for_orphans};
 use crate::support::writer::RingWriter;
@@ -64,7 +64,8 @@ fn cached(pmcd: &Pmcd) -> Vec<String> {
         .collect()
 }
 
-/// Fetches the bytes sent by the host until `stop`, which must not decrease. Returns the number of values, and the last one.
+/// Fetches the bytes sent by the host until `stop`, which must not decrease. Returns the number of values, and the last
+/// one.
 fn never_goes_back(mut pminfo: Command, stop: &AtomicBool) -> (u64, u64) {
     let (mut reads, mut last) = (0, 0);
     while !stop.load(Ordering::Relaxed) {

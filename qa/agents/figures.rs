@@ -3,8 +3,8 @@
 //! Stats of an agent and values of the daemon for events of real NIXL, compared with qa/figures.py, which computes them
 //! independently.
 //!
-//! The streams in qa/streams were recorded from real rings (qa/nixl/capture). The tests use them whole, and reduced as by a
-//! full ring, an allow-list or an unknown NIXL.
+//! The streams in qa/streams were recorded from real rings (qa/nixl/capture). The tests use them whole, and reduced as
+//! by a full ring, an allow-list or an unknown NIXL.
 
 mod daemon;
 

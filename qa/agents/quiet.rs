@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Idle agents, which a drain skips, through the test kit. Every change of such an agent must be seen at the next drain.
+//! Idle agents, which a drain skips, through the test kit. Every change of such an agent must be seen at the next
+//! drain.
 
 use crate::support::kit::writer::{Layout, RingWriter};
 use crate::support::kit::{Core, LONG, SECOND, push};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Removal of rings of exited agents, through the test kit. An agent that starts during a removal must not lose an event.
+//! Removal of rings of exited agents, through the test kit. An agent that starts during a removal must not lose an
+//! event.
 
 use crate::support::PATIENCE;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
@@ -132,8 +133,8 @@ fn file_of_an_interrupted_start_keeps_its_name() {
     assert_eq!(names(&core.rings()), ["agent"]);
 }
 
-/// Runs a test again in a process that ignores SIGIO, and returns true there. The daemon ignores SIGIO, too: the kernel sends it
-/// when a process waits for a lease.
+/// Runs a test again in a process that ignores SIGIO, and returns true there. The daemon ignores SIGIO, too: the kernel
+/// sends it when a process waits for a lease.
 fn ignores_sigio(test: &str) -> bool {
     if std::env::var_os("IGNORES_SIGIO").is_some() {
         return true;
@@ -149,8 +150,8 @@ fn ignores_sigio(test: &str) -> bool {
     false
 }
 
-/// Starts an agent with one name again and again, in place or in a new file. Returns the bytes that it sent, and the number of
-/// starts without a file.
+/// Starts an agent with one name again and again, in place or in a new file. Returns the bytes that it sent, and the
+/// number of starts without a file.
 fn restarts(path: &Path, races: u64, pass: &AtomicU64, starts: &AtomicBool) -> (u64, u64) {
     let (mut sent, mut new) = (0, 0);
     for race in 0..races {
@@ -174,8 +175,8 @@ fn restarts(path: &Path, races: u64, pass: &AtomicU64, starts: &AtomicBool) -> (
             std::thread::sleep(Duration::from_micros(20));
         }
         drop(ring);
-        // The next start is at a random moment of the daemon's next passes. The daemon needs two passes to see that no process has
-        // the file.
+        // The next start is at a random moment of the daemon's next passes. The daemon needs two passes to see that no
+        // process has the file.
         let passes = 5 * pass.load(Ordering::Relaxed) + 1;
         let pause = race.wrapping_mul(0x9e37_79b9_7f4a_7c15) % passes;
         let until = Instant::now() + Duration::from_nanos(pause);
@@ -207,8 +208,8 @@ fn agents_that_start_during_a_removal_lose_no_event() {
         });
         while !done.load(Ordering::Acquire) {
             let started = Instant::now();
-            // The daemon detaches a removed ring after one second, and cannot see an agent that is about to open the file. On a
-            // real clock, an open takes less than a second, so the test clock stands still for it.
+            // The daemon detaches a removed ring after one second, and cannot see an agent that is about to open the
+            // file. On a real clock, an open takes less than a second, so the test clock stands still for it.
             if !starts.load(Ordering::Acquire) {
                 core.advance(SECOND);
             }

@@ -2,10 +2,10 @@
 
 //! Replays: what the daemon answers and logs, step by step, compared with `qa/golden/replay`.
 //!
-//! A golden file has a paragraph for each step: the title, then the changes since the step before. `+` is a new instance with its
-//! values, `-` a withdrawn one. Values of 0 of a new instance, and of the host at the start, are omitted. Metrics without a value
-//! for a new instance are listed. `log:` is a line of the log. Only the test clock drives the steps. Files appear one at a time,
-//! since a directory has no order.
+//! A golden file has a paragraph for each step: the title, then the changes since the step before. `+` is a new
+//! instance with its values, `-` a withdrawn one. Values of 0 of a new instance, and of the host at the start, are
+//! omitted. Metrics without a value for a new instance are listed. `log:` is a line of the log. Only the test clock
+//! drives the steps. Files appear one at a time, since a directory has no order.
 //!
 //! `BLESS=1 cargo test --test qa replay::` writes the files. A commit that changes one says why.
 

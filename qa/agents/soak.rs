@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Hundreds of short-lived agents with a real pmcd. Memory, descriptors and instances must return to their level before the load.
+//! Hundreds of short-lived agents with a real pmcd. Memory, descriptors and instances must return to their level before
+//! the load.
 //!
 //! The test takes about 25 seconds; `MINUTES=10` sets the duration (`make soak`).
 
@@ -27,13 +28,14 @@ const ROUND: Duration = Duration::from_millis(20);
 const STARTS: usize = 2;
 /// Allowed growth of the memory between two rests.
 const NOISE_KIB: u64 = 512;
-/// Limit of the repetitions of a load after which memory has grown. A leak grows each time; free memory in malloc, from a tick with
-/// more agents than usual on a busy machine, does not. Such memory can hide a leak once, so two repetitions in a row must not grow.
+/// Limit of the repetitions of a load after which memory has grown. A leak grows each time; free memory in malloc, from
+/// a tick with more agents than usual on a busy machine, does not. Such memory can hide a leak once, so two repetitions
+/// in a row must not grow.
 const TRIES: usize = 5;
 /// Minimum number of starts between two rests.
 const LEAST_STARTS: u64 = 300;
-/// Size of the smallest allocation of malloc, which is the smallest possible leak of a start. Half of it is allowed, because of
-/// fragmentation: malloc_stats(3) shows an equal size in use.
+/// Size of the smallest allocation of malloc, which is the smallest possible leak of a start. Half of it is allowed,
+/// because of fragmentation: malloc_stats(3) shows an equal size in use.
 const LEAST_BYTES: u64 = 32;
 /// Memory for an agent's name while the daemon runs: its instance id stays assigned.
 const NAME_BYTES: u64 = 1024;
@@ -301,8 +303,8 @@ impl<'a> Soak<'a> {
         self.usage_at_rest(instances)
     }
 
-    /// Runs rounds for some time, with at least [`LEAST_STARTS`] starts, and rests. Asserts that the resource use has returned to
-    /// `before`, except for the memory of new names. Returns the resource use.
+    /// Runs rounds for some time, with at least [`LEAST_STARTS`] starts, and rests. Asserts that the resource use has
+    /// returned to `before`, except for the memory of new names. Returns the resource use.
     fn rest_after(&mut self, time: Duration, names: &Names, mut before: Usage) -> Usage {
         let (mut calm, mut room) = (1, 0);
         for _ in 0..TRIES {

@@ -316,7 +316,8 @@ fn rings_left_out_of_the_configuration_are_detached() {
     assert_eq!((core.sent(), ring.pending()), ([("a", 2)].into(), 0));
 }
 
-/// In a directory that all users may write to, another user makes a file with the name of an agent after its file was removed.
+/// In a directory that all users may write to, another user makes a file with the name of an agent after its file was
+/// removed.
 #[test]
 fn ring_of_another_user_with_the_same_name_is_another_agent() {
     needs_root();

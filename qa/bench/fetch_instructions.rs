@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! `cargo bench --bench fetch_instructions`: instructions of a fetch, as valgrind counts them, compared with an agent in C of
-//! the same shape (qa/bench/shape.c). It fails if a ratio is above its limit. Counts do not depend on the machine, and
-//! compilers and versions of PCP change both sides.
+//! `cargo bench --bench fetch_instructions`: instructions of a fetch, as valgrind counts them, compared with an agent
+//! in C of the same shape (qa/bench/shape.c). It fails if a ratio is above its limit. Counts do not depend on the
+//! machine, and compilers and versions of PCP change both sides.
 //!
 //! `PROFILE=DIR` writes the input of callgrind_annotate(1) to DIR, and compares nothing.
 
@@ -19,8 +19,8 @@ use support::pdu::Link;
 use support::writer::{Layout, RingWriter};
 use support::{Home, PMDANIXL, run, shape, wait_for};
 
-/// Limits of the ratio of a fetch to that of the PMDA in C, by number of agents: 20 % above the measured ratio. The fetch has the
-/// 20 metrics that PCP's Python PMDA has, too.
+/// Limits of the ratio of a fetch to that of the PMDA in C, by number of agents: 20 % above the measured ratio. The
+/// fetch has the 20 metrics that PCP's Python PMDA has, too.
 const LIMITS: [(usize, f64); 2] = [(64, 0.28), (512, 0.27)];
 /// Limit of the ratio of the cost of a value among many agents to that among few.
 const GROWTH: f64 = 1.15;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! `cargo bench --bench instructions`: instructions of an event, as valgrind counts them, compared with a loop that pops one
-//! event at a time; and instructions of an idle ring. It fails if a ratio is above its limit. Counts do not depend on the
-//! machine.
+//! `cargo bench --bench instructions`: instructions of an event, as valgrind counts them, compared with a loop that
+//! pops one event at a time; and instructions of an idle ring. It fails if a ratio is above its limit. Counts do not
+//! depend on the machine.
 
 mod rings;
 #[allow(dead_code, unused_imports)] // the tests use the rest

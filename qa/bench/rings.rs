@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Rings full of events to drain, and the loops that the drain is compared with. Rings in memory have the bytes of a file that
-//! the producer of the tests wrote.
+//! Rings full of events to drain, and the loops that the drain is compared with. Rings in memory have the bytes of a
+//! file that the producer of the tests wrote.
 #![allow(dead_code)] // each program that is made with it uses a part of it
 
 use pmdanixl::collector::Collector;
@@ -138,8 +138,8 @@ impl Memory {
         })
     }
 
-    /// Sums all events at once, without the parts that count each event once: no copy, no fingerprint, no second check of the
-    /// positions. Their cost is the difference to [`Memory::counters`].
+    /// Sums all events at once, without the parts that count each event once: no copy, no fingerprint, no second check
+    /// of the positions. Their cost is the difference to [`Memory::counters`].
     pub fn sum(&self) -> u64 {
         let words = &self.words;
         check_sums(&match self.layout {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! `--check`: which daemon reads a ring, full rings, rings that `max_agents` and `owners` leave out, and untrusted names.
+//! `--check`: which daemon reads a ring, full rings, rings that `max_agents` and `owners` leave out, and untrusted
+//! names.
 
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, RingWriter};

@@ -291,8 +291,8 @@ fn pretender(uid: &str, file: &Path) -> Child {
     mapper("pmdanixl", uid, file)
 }
 
-/// Starts a process with this name and user that maps a file for writing. It ends with its standard input. One of the name `forks` has a
-/// child without a living parent, with the same mapping.
+/// Starts a process with this name and user that maps a file for writing. It ends with its standard input. One of the
+/// name `forks` has a child without a living parent, with the same mapping.
 fn mapper(name: &str, uid: &str, file: &Path) -> Child {
     let script = "import ctypes, mmap, os, sys\n\
                   file = open(sys.argv[1], 'r+b')\n\

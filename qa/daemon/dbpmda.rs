@@ -8,8 +8,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;
 
-/// Two agents with known events, which live until their writers are dropped. Process scans are off, since their results differ
-/// between machines.
+/// Two agents with known events, which live until their writers are dropped. Process scans are off, since their results
+/// differ between machines.
 fn two_agents(home: &Home) -> [RingWriter; 2] {
     home.set("proc_facts = false");
     let mut first = home.new_ring("decode-0", 64);
@@ -214,8 +214,8 @@ fn requests_cause_no_memory_error() {
         each("text"),
         all_pmids().replace('\n', " ")
     );
-    // An agent is published when its labels are known. dbpmda buffers its output in blocks, so the fetch is repeated until the
-    // answer is visible.
+    // An agent is published when its labels are known. dbpmda buffers its output in blocks, so the fetch is repeated
+    // until the answer is visible.
     let mut dbpmda = home.start_dbpmda(&wrapper);
     let mut input = dbpmda.stdin.take().expect("piped");
     let output = BufReader::new(dbpmda.stdout.take().expect("piped"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Coverage of the metric table: agents and a daemon in all kinds of trouble set every metric here, or ELSEWHERE names the test
-//! that does.
+//! Coverage of the metric table: agents and a daemon in all kinds of trouble set every metric here, or ELSEWHERE names
+//! the test that does.
 
 use crate::support::scripted::Process;
 use crate::support::show::Shown;
@@ -70,7 +70,8 @@ fn set(shown: &Shown) -> BTreeSet<String> {
         .collect()
 }
 
-/// Writes events of all types to `agent`, fills another ring, and makes `taken` appear read by another process and restarted.
+/// Writes events of all types to `agent`, fills another ring, and makes `taken` appear read by another process and
+/// restarted.
 fn trouble(home: &Home, agent: &mut RingWriter, taken: &mut RingWriter) {
     for kind in Kind::ALL {
         agent.push(kind, 7);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Users that only a name service knows, and name services that do not answer. A getent(1) of the test stands for them, earlier on the
-//! daemon's PATH.
+//! Users that only a name service knows, and name services that do not answer. A getent(1) of the test stands for them,
+//! earlier on the daemon's PATH.
 
 use crate::support::pdu::{Link, Sent};
 use crate::support::writer::{Kind, RingWriter};
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 const DIRK: u32 = 4242;
 const GROUP: u32 = 4300;
 
-/// A home with a name service that knows `dirk`, and that does not answer while the file `hangs` exists. Where there is a file
-/// `answer`, it answers that. The file `asked` has the keys of all look-ups.
+/// A home with a name service that knows `dirk`, and that does not answer while the file `hangs` exists. Where there is
+/// a file `answer`, it answers that. The file `asked` has the keys of all look-ups.
 fn home(settings: &str) -> Home {
     let home = Home::new();
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! A daemon without a valid configuration: it reads and writes nothing, has no right in effect, and begins with the first valid one.
+//! A daemon without a valid configuration: it reads and writes nothing, has no right in effect, and begins with the
+//! first valid one.
 
 use crate::support::pdu::{Link, Sent};
 use crate::support::writer::Kind;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! pmstore(1) of the settings that only root can change at run time, and metrics of the daemon's own cost, with a real pmcd.
+//! pmstore(1) of the settings that only root can change at run time, and metrics of the daemon's own cost, with a real
+//! pmcd.
 
 mod requests;
 
@@ -220,7 +221,8 @@ fn control_metrics_show_the_work_and_cost_of_the_daemon() {
         rejected: 0,
     };
     assert_eq!(figures(), expected);
-    // Processor time and memory in /proc of the daemon, and of the processes that look at others, which are counted later.
+    // Processor time and memory in /proc of the daemon, and of the processes that look at others, which are counted
+    // later.
     let pid = pmcd.pmda_pid();
     let fields = |pid: u32| -> Option<Vec<u64>> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

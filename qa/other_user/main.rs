@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! `other_user ACTION ...`: another user of the host. It acts in its working directory until its standard input ends. It prints
-//! `ready` when the first effect is visible, and at the end how often it acted.
+//! `other_user ACTION ...`: another user of the host. It acts in its working directory until its standard input ends.
+//! It prints `ready` when the first effect is visible, and at the end how often it acted.
 //!
 //! - `exchange A B`: exchanges two names again and again (renameat2(2)).
-//! - `flood RINGS SLOTS`: keeps rings full by moving their write positions; prints the number of reads of the least-read ring.
+//! - `flood RINGS SLOTS`: keeps rings full by moving their write positions; prints the number of reads of the
+//!   least-read ring.
 //! - `churn`: agents start, are drained, exit and remove their files; then agents with other names do this.
 //! - `names RATE`: makes that many rings with one event per second, and removes each after a second.
 //! - `rewrite FILES`: writes to that many files that are not rings, again and again.
 //! - `rings NUMBER`: makes that many rings with one event each, all at once.
 //! - `stores NUMBER`: makes that many stores that keep counting bytes; prints how many bytes each has counted.
-//! - `torment DIRECTORY SEED FILES`: fills a directory with that many hostile files and keeps changing them; first prints how
-//!   often it did each thing.
+//! - `torment DIRECTORY SEED FILES`: fills a directory with that many hostile files and keeps changing them; first
+//!   prints how often it did each thing.
 //! - `take NAME VALUE`: removes a ring of another user and makes one of the same name, full of events with that value.
 
 use kit::store_writer::{StoreWriter, TX_BYTES, Who};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Fills a directory with hostile files and keeps changing them. One seed gives one sequence. Only its own files are changed.
+//! Fills a directory with hostile files and keeps changing them. One seed gives one sequence. Only its own files are
+//! changed.
 
 use crate::changes::Hostile;
 use crate::{Input, PAUSE, Result, ready};

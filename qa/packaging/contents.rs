@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Contents of packages: the place of each file on Debian, Fedora and RHEL, dependencies of the packages, and licences of the
-//! crates.
+//! Contents of packages: the place of each file on Debian, Fedora and RHEL, dependencies of the packages, and licences
+//! of the crates.
 //!
-//! The packages are real, made by debhelper and rpmbuild, but contain the program that the other tests run. A new build takes
-//! minutes (qa/packages does it).
+//! The packages are real, made by debhelper and rpmbuild, but contain the program that the other tests run. A new build
+//! takes minutes (qa/packages does it).
 
 mod crates;
 mod packages;
@@ -26,7 +26,8 @@ fn listing(directory: &Path) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Checks the place of each file after `make install` with these directories of PCP, and that `make uninstall` removes all files.
+/// Checks the place of each file after `make install` with these directories of PCP, and that `make uninstall` removes
+/// all files.
 fn layout(name: &str, agents: &str, commands: &str) {
     let home = Home::new();
     let (root, binary) = (home.path("root"), home.path("pmdanixl"));

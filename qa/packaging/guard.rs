@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The guard after the tests (qa/guard): it must detect each kind of harm. The tests cause the harm in a mount namespace with
-//! separate devices, and in a separate PCP configuration.
+//! The guard after the tests (qa/guard): it must detect each kind of harm. The tests cause the harm in a mount
+//! namespace with separate devices, and in a separate PCP configuration.
 
 use crate::support::{Home, note_left_out, output, project, text};
 use std::fs;

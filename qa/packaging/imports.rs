@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Imports between modules: a module imports only modules that `src/lib.rs` lists before it.
+//! Imports between modules: a module imports only modules that `src/lib.rs` lists before it. The width of comments.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,8 @@ fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Tokens of code without modules, imports and other items for unit tests. Comments are no tokens, and documentation is a literal.
+/// Tokens of code without modules, imports and other items for unit tests. Comments are no tokens, and documentation is
+/// a literal.
 fn tokens(code: TokenStream) -> Vec<TokenTree> {
     let mut left = code.into_iter();
     let mut found: Vec<TokenTree> = Vec::new();
@@ -52,7 +53,8 @@ fn tokens(code: TokenStream) -> Vec<TokenTree> {
     found
 }
 
-/// Modules of `folder` (empty: the crate, else such as `["pcp"]`) that code of a module `depth` levels below it imports.
+/// Modules of `folder` (empty: the crate, else such as `["pcp"]`) that code of a module `depth` levels below it
+/// imports.
 fn imports(code: &[TokenTree], folder: &[&str], depth: usize) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for token in code {
@@ -194,4 +196,19 @@ fn imports_are_found_in_code_only() {
         .into_iter()
         .collect();
     assert_eq!(found, ["base", "event", "journal", "log", "ring", "shm"]);
+}
+
+/// Except for tables.
+#[test]
+fn comments_end_within_120_columns() {
+    let (mut files, top) = (Vec::new(), Path::new(env!("CARGO_MANIFEST_DIR")));
+    ["src", "qa"].map(|directory| rust_files(&top.join(directory), &mut files));
+    for path in files {
+        let text = fs::read_to_string(&path).expect("read");
+        let comments = text
+            .lines()
+            .filter(|line| line.trim_start().starts_with("//"));
+        let mut long = comments.filter(|line| line.chars().count() > 120 && !line.contains("| "));
+        assert_eq!(long.next(), None, "{}", path.display());
+    }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Install, Remove, Install again and Upgrade in namespaces of their own. `qa/install.sh` runs them and reports the results.
+//! Install, Remove, Install again and Upgrade in namespaces of their own. `qa/install.sh` runs them and reports the
+//! results.
 
 use crate::support::{PMDANIXL, note_left_out, output, project, text};
 use std::process::Command;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! README.md and the pages of docs/ for users: their commands run, their links are valid, and the metrics, log messages and
-//! tests that they name exist.
+//! README.md and the pages of docs/ for users: their commands run, their links are valid, and the metrics, log messages
+//! and tests that they name exist.
 
 mod testing;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! `--check` and the daemon agree about each process: user, command, version and backends of NIXL, RDMA devices, telemetry, and whether
-//! its sockets can be read.
+//! `--check` and the daemon agree about each process: user, command, version and backends of NIXL, RDMA devices,
+//! telemetry, and whether its sockets can be read.
 
 use super::labels::delay::stall;
 use crate::support::fleet::is_possible;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Labels of agents with a real pmcd: complete in the first answer, without secrets, and without process facts if so configured.
+//! Labels of agents with a real pmcd: complete in the first answer, without secrets, and without process facts if so
+//! configured.
 
 mod buckets;
 mod changes;

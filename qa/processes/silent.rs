@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Processes with a NIXL backend mapped and no telemetry here: `pmdanixl --check` must list them with the cause (real NIXL).
+//! Processes with a NIXL backend mapped and no telemetry here: `pmdanixl --check` must list them with the cause (real
+//! NIXL).
 
 mod count;
 
@@ -16,7 +17,8 @@ const IMPORT: &str = "import sys\n\
     api, _ = workload.load_api()\n";
 /// Python code that makes an agent.
 const AGENT: &str = "agent = api.nixl_agent('quiet', api.nixl_agent_config(backends=['UCX']))\n";
-/// Python code that overwrites the command line with a title, and the start of the environment with NULs, like setproctitle.
+/// Python code that overwrites the command line with a title, and the start of the environment with NULs, like
+/// setproctitle.
 const TITLE: &str = "import ctypes\n\
     stat = open('/proc/self/stat').read().rsplit(') ')[1].split()\n\
     args, args_end, env, env_end = (int(number) for number in stat[45:49])\n\

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! What processes that use NIXL transfer by TCP, with the real daemon and its worker process. A test runs in a PID namespace of its own,
-//! so that the daemon sees the processes of this test only.
+//! What processes that use NIXL transfer by TCP, with the real daemon and its worker process. A test runs in a PID
+//! namespace of its own, so that the daemon sees the processes of this test only.
 
 mod connections;
 mod ends;
@@ -33,7 +33,8 @@ fn sender(home: &Home, to: &str, uid: u32) -> Process {
     process
 }
 
-/// Makes a ring with an event of one byte. The daemon then scans processes at once, not within a minute, to find the one that writes it.
+/// Makes a ring with an event of one byte. The daemon then scans processes at once, not within a minute, to find the
+/// one that writes it.
 fn ring(home: &Home, name: &str) -> RingWriter {
     ring_in(&home.rings(), name)
 }

@@ -28,8 +28,8 @@ pub struct Truth {
     pub events: u64,
     /// Events that were lost because the ring was full.
     pub lost: u64,
-    /// Lost events of a flush with more events than the ring has slots, into an empty ring. Only a reader that runs during the
-    /// flush could have read them.
+    /// Lost events of a flush with more events than the ring has slots, into an empty ring. Only a reader that runs
+    /// during the flush could have read them.
     pub excess: u64,
     /// Number of starts after the first.
     pub restarts: u64,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Verdicts for a ring with a `read_pos` other than the daemon left it: each case, in a running daemon and after a restart.
+//! Verdicts for a ring with a `read_pos` other than the daemon left it: each case, in a running daemon and after a
+//! restart.
 
 use crate::support::example;
 use crate::support::kit::{self, Core, SECOND};
@@ -31,8 +32,8 @@ fn push(ring: &mut RingWriter, values: &[u64]) {
     values.iter().for_each(|&value| kit::push(ring, value));
 }
 
-/// A ring of 16 slots after a daemon has counted `[4, 10)`. The values are powers of ten, so that an event counted twice or not at
-/// all is visible.
+/// A ring of 16 slots after a daemon has counted `[4, 10)`. The values are powers of ten, so that an event counted
+/// twice or not at all is visible.
 fn counted(layout: Layout) -> (Core, RingWriter) {
     let mut core = Core::new(SETTINGS);
     let mut ring = core.ring_as(layout, "agent", 16);
@@ -43,7 +44,8 @@ fn counted(layout: Layout) -> (Core, RingWriter) {
     (core, ring)
 }
 
-/// Kills the daemon between counting a batch and releasing its slots, and starts it with `observe`, which leaves the ring as it is.
+/// Kills the daemon between counting a batch and releasing its slots, and starts it with `observe`, which leaves the
+/// ring as it is.
 fn observe_before_release(core: &mut Core, ring: &RingWriter) {
     let read_pos = ring.read_pos();
     core.kill_before_release();
@@ -182,8 +184,8 @@ impl Drop for Agent {
 
 #[test]
 fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
-    // A batch at slot 0 is counted, and the daemon is killed before the release. Then the agent restarts or not. The two cases are
-    // not distinguishable: the new batch is lost rather than the old one counted twice.
+    // A batch at slot 0 is counted, and the daemon is killed before the release. Then the agent restarts or not. The
+    // two cases are not distinguishable: the new batch is lost rather than the old one counted twice.
     for restarted in [false, true] {
         let mut core = Core::new(SETTINGS);
         let mut writer = Agent::start(&core);
@@ -207,8 +209,8 @@ fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
 
 #[test]
 fn agent_recovers_one_ring_before_it_drains_another() {
-    // A kill during the last drain of a removal: the ring has its private name, its last batch is not released, and the agent
-    // has made another ring.
+    // A kill during the last drain of a removal: the ring has its private name, its last batch is not released, and the
+    // agent has made another ring.
     for is_met_first in [true, false] {
         let (mut core, old) = counted(Layout::V4);
         set_read_pos(&core, Layout::V4, 4);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! A drain that is killed after any of its stores, or a ring that is restarted before any of them. The next start must count
-//! every event once. Each kill is real and needs a run of its own, so this takes long; qa/ring/single_step.rs tests all moments
-//! of one run.
+//! A drain that is killed after any of its stores, or a ring that is restarted before any of them. The next start must
+//! count every event once. Each kill is real and needs a run of its own, so this takes long; qa/ring/single_step.rs
+//! tests all moments of one run.
 //!
-//! Another process sees only the stores of a drain, in the ring and in the state file. So a kill after each store represents a
-//! kill after each instruction. Every thousandth instruction is tested as well.
+//! Another process sees only the stores of a drain, in the ring and in the state file. So a kill after each store
+//! represents a kill after each instruction. Every thousandth instruction is tested as well.
 
 use crate::support::drain::{Bench, Meanwhile, NEW, Traced};
 use crate::support::release_example;
@@ -48,7 +48,8 @@ fn drain_killed_after_any_instruction_counts_every_event_once() {
             stores > 5,
             "a drain writes its record and a position: {stores} stores"
         );
-        // From the first instruction to the last, and somewhat more, since the number of instructions varies between runs.
+        // From the first instruction to the last, and somewhat more, since the number of instructions varies between
+        // runs.
         let all = {
             let bench = Bench::new(&program, before);
             let drain = bench.stopped();
@@ -89,8 +90,8 @@ fn in_parallel(turns: std::ops::Range<usize>, run: impl Fn(usize) + Sync) {
     });
 }
 
-/// True if the events before the batch and the new ones were counted once, and those of the batch all or not at all: a restart
-/// loses unread events.
+/// True if the events before the batch and the new ones were counted once, and those of the batch all or not at all: a
+/// restart loses unread events.
 fn is_right([bytes, resets, foreign]: [u64; 3], before: u64, events: u64) -> bool {
     let (new, rest) = (bytes / NEW, bytes % NEW);
     let batch = rest / 1000;

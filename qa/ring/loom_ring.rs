@@ -3,9 +3,9 @@
 //! Producer and consumer of a ring in all orders that the memory model allows, by loom. The consumer is the real one
 //! (`src/ring/protocol.rs`) on loom's words in place of a mapping; the producer does what NIXL does.
 //!
-//! Limits: the number of preemptions in `explore`, a ring of four slots, and no loads that see later stores, which loom does
-//! not model. Stores of a restart are assumed to become visible in their order, as on x86; in any order, the model finds
-//! invalid batches. A restart of a ring with `read_pos` 0 is not modelled: the identity of the file shows it
+//! Limits: the number of preemptions in `explore`, a ring of four slots, and no loads that see later stores, which loom
+//! does not model. Stores of a restart are assumed to become visible in their order, as on x86; in any order, the model
+//! finds invalid batches. A restart of a ring with `read_pos` 0 is not modelled: the identity of the file shows it
 //! (`src/source/ring/counting.rs`).
 //!
 //! The tests also weaken each ordering and check that the model then fails.
@@ -61,8 +61,8 @@ impl<const WEAK: u8> Word for Cell<WEAK> {
 /// A v4 ring in memory.
 struct Ring<const WEAK: u8> {
     words: Vec<Cell<WEAK>>,
-    /// One cell for each slot: the consumer accesses those of its batch, and the producer that of its slot. Loom reports an access
-    /// that is not ordered after the other.
+    /// One cell for each slot: the consumer accesses those of its batch, and the producer that of its slot. Loom
+    /// reports an access that is not ordered after the other.
     turns: Vec<UnsafeCell<()>>,
     capacity: u64,
 }
@@ -110,8 +110,8 @@ impl<const WEAK: u8> Ring<WEAK> {
         true
     }
 
-    /// Re-initialises the header as NIXL does when an agent starts on the file of another. The stores become visible in their
-    /// order, as on x86. NIXL guarantees that only for the versions at the end.
+    /// Re-initialises the header as NIXL does when an agent starts on the file of another. The stores become visible in
+    /// their order, as on x86. NIXL guarantees that only for the versions at the end.
     fn restart(&self) {
         let store = |word: usize, value| self.words[word].0.store(value, Release);
         store(VERSIONS, 0);
@@ -173,7 +173,8 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// A producer and a consumer on a ring that is full at first. The second new event then gets a slot that the consumer has read.
+/// A producer and a consumer on a ring that is full at first. The second new event then gets a slot that the consumer
+/// has read.
 fn a_producer_and_a_consumer<const WEAK: u8>() {
     explore(|| {
         let ring = Arc::new(Ring::<WEAK>::new(4));
@@ -211,8 +212,8 @@ fn a_producer_and_a_consumer<const WEAK: u8>() {
 const OLD: Range<u32> = 2..5;
 const NEW: Range<u32> = 10..11;
 
-/// A producer restart during a drain. The old events are counted once, or not at all if the restart is first. The new events are
-/// counted once, and the consumer recognises the restart.
+/// A producer restart during a drain. The old events are counted once, or not at all if the restart is first. The new
+/// events are counted once, and the consumer recognises the restart.
 fn a_restart_while_the_ring_is_drained<const WEAK: u8>() {
     explore(|| {
         let ring = Arc::new(Ring::<WEAK>::new(4));

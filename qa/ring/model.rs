@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Random sequences of everything that can happen to a ring, compared with a model: a queue of the events that must be counted.
+//! Random sequences of everything that can happen to a ring, compared with a model: a queue of the events that must be
+//! counted.
 
 use crate::support::kit::{Core, LONG, SECOND};
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -17,8 +18,8 @@ enum Step {
     Drain,
     /// The daemon is killed and started again.
     Kill,
-    /// The daemon is killed between commit and release of its last batch. Another reader reads so many events of it. Then the
-    /// daemon starts again.
+    /// The daemon is killed between commit and release of its last batch. Another reader reads so many events of it.
+    /// Then the daemon starts again.
     KillInFlight(u64),
     /// The agent restarts in place with a ring of this layout and size.
     Reset(Layout, u64),
@@ -61,7 +62,8 @@ struct World {
     queue: VecDeque<u64>,
     counted: u64,
     foreign: u64,
-    /// True if the daemon drained the events that left the ring last: only then can a kill have come before their release.
+    /// True if the daemon drained the events that left the ring last: only then can a kill have come before their
+    /// release.
     drained_last: bool,
 }
 
@@ -79,7 +81,8 @@ impl World {
     }
 
     fn drain(&mut self) {
-        // Two ticks and an answer: one tick may find that the ring was replaced, and the next tick attaches the new one.
+        // Two ticks and an answer: one tick may find that the ring was replaced, and the next tick attaches the new
+        // one.
         self.core.tick(2, 3 * SECOND, LONG);
         self.core.advance(3 * SECOND);
         self.core.scan();
@@ -88,7 +91,8 @@ impl World {
         self.counted += self.queue.drain(..).sum::<u64>();
     }
 
-    /// Kills the daemon between commit and release of its last batch. Another reader then reads so many events of the batch.
+    /// Kills the daemon between commit and release of its last batch. Another reader then reads so many events of the
+    /// batch.
     fn kill_in_flight(&mut self, taken: u64) {
         let (agents, _) = self.core.kill_and_read();
         let checkpoint = agents.first().and_then(|agent| agent.entry.checkpoint);

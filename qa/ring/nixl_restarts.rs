@@ -209,8 +209,8 @@ fn truncated_ring_of_a_live_agent_does_not_affect_others() {
             .write(true)
             .open(bench.home.ring("victim-A"));
         ring.and_then(|ring| ring.set_len(length)).expect("there");
-        // A process that accesses the file beyond its end gets SIGBUS: the agent is killed, the daemon detaches one ring. The
-        // agent accesses it only if its ring is drained.
+        // A process that accesses the file beyond its end gets SIGBUS: the agent is killed, the daemon detaches one
+        // ring. The agent accesses it only if its ring is drained.
         let noticed = || let_go(&bench, "victim-A") > before_that;
         let ended = wait_for("the agent is killed at the end of the file", || {
             let ended = victim.ended();

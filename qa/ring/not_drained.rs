@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Rings that are not drained, because another process has locked them or the configuration says so: they are shown and not counted.
-//! When they are drained, each event that nobody else has read counts once.
+//! Rings that are not drained, because another process has locked them or the configuration says so: they are shown and
+//! not counted. When they are drained, each event that nobody else has read counts once.
 
 use super::ring_readers::locked;
 use crate::support::kit::writer::Kind;

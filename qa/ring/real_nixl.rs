@@ -124,7 +124,8 @@ fn values_of_nixl_1_5_1_in_v4_are_exact() {
     exact("1.5.1", "v4");
 }
 
-/// There is no fetch before the end. A reader that drains only at a fetch would see at most 65,536 of these 80,000 events.
+/// There is no fetch before the end. A reader that drains only at a fetch would see at most 65,536 of these 80,000
+/// events.
 #[test]
 fn one_fetch_after_20_000_transfers_is_exact() {
     let _turn = turn();

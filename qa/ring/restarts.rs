@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Agents that restart in place while the positions of their ring are 0, which does not show the restart. Through the test kit.
+//! Agents that restart in place while the positions of their ring are 0, which does not show the restart. Through the
+//! test kit.
 
 use crate::support::drain::Bench;
 use crate::support::kit::{Core, LONG};
@@ -16,8 +17,8 @@ fn start(rings: &Path, options: &str) -> Sample {
     Sample::start_as(command, rings, "agent", options)
 }
 
-/// Bytes sent, starts and resets of the agent after a tick, if it is an instance. Uses the real clock, with which the start times
-/// of processes are compared.
+/// Bytes sent, starts and resets of the agent after a tick, if it is an instance. Uses the real clock, with which the
+/// start times of processes are compared.
 fn tick(core: &mut Core) -> Option<[u64; 3]> {
     std::thread::sleep(Duration::from_millis(5));
     let passed = Instant::now().saturating_duration_since(core.now());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Rings that other processes use, or that are incomplete: other readers and drainers, moved positions, holes, full rings, and
-//! rings that wait for a later tick. Through the test kit.
+//! Rings that other processes use, or that are incomplete: other readers and drainers, moved positions, holes, full
+//! rings, and rings that wait for a later tick. Through the test kit.
 
 use crate::support::kit::layers::BATCH;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};

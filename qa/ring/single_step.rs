@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! A drain that is killed at any instruction: the next start must count every event once. The drain is single-stepped, and
-//! recovery runs on each state of shared memory on the way.
+//! A drain that is killed at any instruction: the next start must count every event once. The drain is single-stepped,
+//! and recovery runs on each state of shared memory on the way.
 //!
-//! Another process sees only the stores of a drain, in the ring and in the state file. So those states represent a kill after
-//! each instruction. qa/ring/every_instruction.rs uses real kills.
+//! Another process sees only the stores of a drain, in the ring and in the state file. So those states represent a kill
+//! after each instruction. qa/ring/every_instruction.rs uses real kills.
 
 use crate::support::drain::{Bench, Contents, Meanwhile, NEW, Traced};
 use crate::support::release_example;
@@ -79,7 +79,8 @@ pub fn wrong(bench: &mut Bench, meanwhile: Meanwhile) -> (Vec<Outcome>, usize) {
     (outcomes, steps)
 }
 
-/// All layouts with `TORTURE`, otherwise the newest one, the oldest one, which has the longest slots, and the one with another header.
+/// All layouts with `TORTURE`, otherwise the newest one, the oldest one, which has the longest slots, and the one with
+/// another header.
 fn layouts() -> Vec<Layout> {
     match torture() {
         true => Layout::ALL.to_vec(),
@@ -196,7 +197,8 @@ fn kill_at_any_instruction_of_a_recovery_is_exact() {
             let right = [bytes, resets, foreign];
             assert_eq!(last.found, right, "{layout:?} {left:?}, without a kill");
             for Outcome { moment, found, .. } in outcomes {
-                // Foreign reads are counted when the position is corrected. A kill before that loses this count, but no event.
+                // Foreign reads are counted when the position is corrected. A kill before that loses this count, but no
+                // event.
                 let is_right = found[..2] == right[..2] && found[2] <= foreign;
                 assert!(
                     is_right,
@@ -220,8 +222,8 @@ enum Between {
     Restart,
 }
 
-/// Runs a drain up to the commit of its batch, lets `between` happen, and runs the drain to its end. Returns the values of the next
-/// start.
+/// Runs a drain up to the commit of its batch, lets `between` happen, and runs the drain to its end. Returns the values
+/// of the next start.
 fn interrupted(bench: &mut Bench, between: Between, from: u64) -> [u64; 3] {
     let [_, state] = bench.files();
     let words = || (Contents::generation(&state), bench.ring.read_pos());
@@ -281,8 +283,8 @@ fn change_before_the_release_is_noticed_by_the_drain() {
     }
 }
 
-/// A drain of 15 events in the first slots of a ring, where the positions of a restarted ring fit the batch. It has found out
-/// which ring this is, and is about to copy the slots.
+/// A drain of 15 events in the first slots of a ring, where the positions of a restarted ring fit the batch. It has
+/// found out which ring this is, and is about to copy the slots.
 fn about_to_copy(program: &Path) -> (Bench<'_>, Traced) {
     let mut bench = Bench::new(program, 0);
     (0..12).for_each(|_| bench.push(1_000_000));

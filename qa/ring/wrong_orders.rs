@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Sensitivity of [`super::single_step`]: with the steps of a drain in any wrong order, it must find lost or doubled events.
-//! Each patch in qa/ring/wrong_orders makes one wrong order in a copy of the sources.
+//! Sensitivity of [`super::single_step`]: with the steps of a drain in any wrong order, it must find lost or doubled
+//! events. Each patch in qa/ring/wrong_orders makes one wrong order in a copy of the sources.
 
 use super::single_step::wrong;
 use crate::support::drain::{Bench, Meanwhile};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Large amounts of files and events of another user, made by a program with that user's id. They must affect that user only.
+//! Large amounts of files and events of another user, made by a program with that user's id. They must affect that user
+//! only.
 
 use crate::support::measure::timed;
 use crate::support::other_user::{OtherUser, VICTIM, open_to_all, ring, shared_home, shell};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! A directory in which a hostile user makes, corrupts and swaps thousands of files while the daemon reads them. The daemon
-//! must answer in time, and the values of other agents must stay exact.
+//! A directory in which a hostile user makes, corrupts and swaps thousands of files while the daemon reads them. The
+//! daemon must answer in time, and the values of other agents must stay exact.
 //!
 //! `HOSTILE_SECONDS` is the time for each seed; `HOSTILE_SEED` selects one seed.
 
@@ -27,8 +27,8 @@ const IN_TIME: Duration = Duration::from_millis(50);
 /// Limit of the time until a value is published, in tests that measure it.
 const SOON: Duration = Duration::from_secs(3);
 
-/// Limit of private memory in KiB: a base, a part for each instance, and a part for each record. The windows of an instance are
-/// largest if its values are noise (src/stats/window.rs).
+/// Limit of private memory in KiB: a base, a part for each instance, and a part for each record. The windows of an
+/// instance are largest if its values are noise (src/stats/window.rs).
 fn may_have(instances: usize, known: u64) -> u64 {
     6 * 1024 + 64 * instances as u64 + 6 * known
 }
@@ -226,8 +226,8 @@ fn ids(link: &mut Link, healthy: &[Healthy]) -> Vec<u32> {
     })
 }
 
-/// Pushes to the healthy agents and checks their values for some time. Returns the times of the answers, and the largest number
-/// of instances in an answer.
+/// Pushes to the healthy agents and checks their values for some time. Returns the times of the answers, and the
+/// largest number of instances in an answer.
 fn watch(link: &mut Link, healthy: &mut [Healthy], time: Duration) -> (Vec<Took>, usize) {
     let ids = ids(link, healthy);
     let (mut all, mut value, mut most) = (Vec::new(), 0, 0);
@@ -290,8 +290,8 @@ fn shows_changes(link: &mut Link, expected: &BTreeMap<String, u64>) {
 /// Log lines in a minute: 60 and a summary, of notices and of warnings, about each of three users and without a user.
 const LINES: u64 = 2 * 4 * 61;
 
-/// Runs the hostile program beside healthy agents for some time. `soon` is the limit until a value is published; `None` does not
-/// check times.
+/// Runs the hostile program beside healthy agents for some time. `soon` is the limit until a value is published; `None`
+/// does not check times.
 fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
     println!("HOSTILE_SEED={seed}");
     let began = Instant::now();

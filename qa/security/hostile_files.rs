@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Unusual files in a telemetry directory: names with characters special to PCP, and files that are not rings. Each file must be
-//! rejected for its own reason and stay unchanged. The values of other agents must stay exact.
+//! Unusual files in a telemetry directory: names with characters special to PCP, and files that are not rings. Each
+//! file must be rejected for its own reason and stay unchanged. The values of other agents must stay exact.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, Pmcd, needs_root, wait_for};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! 100,000 unrelated files beside the rings, with the system calls counted by strace(1): each file costs one stat(2), even if
-//! new files appear.
+//! 100,000 unrelated files beside the rings, with the system calls counted by strace(1): each file costs one stat(2),
+//! even if new files appear.
 
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -49,7 +49,8 @@ impl Trace {
         )
     }
 
-    /// Waits until the directory was opened `passes` times more. Returns the number of calls that name an unrelated file.
+    /// Waits until the directory was opened `passes` times more. Returns the number of calls that name an unrelated
+    /// file.
     fn passes(&self, directory: &Path, passes: usize) -> usize {
         let (_, before) = self.counts(directory);
         wait_for("the next passes over the directory", || {

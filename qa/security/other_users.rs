@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Actions of another user in a directory that all users may write to: locks, links, exchanged names, and use of shared limits.
-//! A program with that user's id does them.
+//! Actions of another user in a directory that all users may write to: locks, links, exchanged names, and use of shared
+//! limits. A program with that user's id does them.
 
 use crate::support::other_user::{OtherUser, VICTIM, open_to_all, ring, shared_home, shell};
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -165,7 +165,8 @@ fn directories_of_one_user_leave_room_for_other_users() {
 #[test]
 fn log_lines_of_one_user_leave_room_for_others() {
     let home = shared_home();
-    // Files with the size of a ring and an invalid header. One name is long, and each of its characters is escaped in the log.
+    // Files with the size of a ring and an invalid header. One name is long, and each of its characters is escaped in
+    // the log.
     let name = "\u{200b}".repeat(70);
     shell(
         &home,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! A start with a configuration and a reload of it leave the same: random pairs of configurations, after random histories.
+//! A start with a configuration and a reload of it leave the same: random pairs of configurations, after random
+//! histories.
 
 use crate::support::kit::{Core, is_reload_allowed};
 use host::{Host, RINGS, STORES, Step, step};
@@ -110,8 +111,8 @@ impl Before {
         Self(agents.collect())
     }
 
-    /// Tells which agent this is, and whether it has the name and the ids that it had. New agents get theirs in the order in which they
-    /// are found, which is any.
+    /// Tells which agent this is, and whether it has the name and the ids that it had. New agents get theirs in the
+    /// order in which they are found, which is any.
     fn compare(&self, name: &Name, ids: [Option<u32>; 2]) -> String {
         let who = who(name);
         let Some((instance, known)) = self.0.get(&who) else {
@@ -140,7 +141,8 @@ enum Change {
     Reload,
 }
 
-/// True if each agent has no file but one with a name. The kernel may deny a lease for a moment, and the end of a file is found later.
+/// True if each agent has no file but one with a name. The kernel may deny a lease for a moment, and the end of a file
+/// is found later.
 fn has_last_files_only(core: &Core) -> bool {
     core.agents().iter().all(|agent| {
         let paths: Vec<&Path> = agent.attached().map(|(_, path)| path).collect();
@@ -156,7 +158,8 @@ fn shown(core: &Core, known: &Before, scans: bool) -> String {
         let shown = known.compare(&agent.name, ids);
         let name = &agent.name.instance;
         if core.instances().contains_key(name) {
-            // The kernel may deny a lease for a moment. Whether a scan looks for the process of an exited agent depends on that.
+            // The kernel may deny a lease for a moment. Whether a scan looks for the process of an exited agent depends
+            // on that.
             let labels = (!scans || core.status(name) != "exited").then(|| core.labels(name));
             lines.push(format!("instance {shown} {labels:?}"));
         }
@@ -175,9 +178,9 @@ fn shown(core: &Core, known: &Before, scans: bool) -> String {
     )
 }
 
-/// What a history with the keys `before` has left, and what is left after a change to `after`. `None` if `max_agents` or
-/// `max_directories` has left something out: what that is depends on the order in which files and directories are found. qa/agents/lowered.rs
-/// has tests of these limits.
+/// What a history with the keys `before` has left, and what is left after a change to `after`. `None` if `max_agents`
+/// or `max_directories` has left something out: what that is depends on the order in which files and directories are
+/// found. qa/agents/lowered.rs has tests of these limits.
 fn left(
     base: &Path,
     [before, after]: [&str; 2],
@@ -200,8 +203,8 @@ fn left(
     for &step in history {
         host.apply(step, &home, &mut core);
     }
-    // A start cannot find out about a file whose process and name went while no daemon was running, and does not know the labels of the
-    // process before the last.
+    // A start cannot find out about a file whose process and name went while no daemon was running, and does not know
+    // the labels of the process before the last.
     host.run(&mut core, 2);
     while !has_last_files_only(&core) {
         core.run(1);
@@ -295,8 +298,8 @@ fn without_times(saved: &mut SavedAgent) {
     }
 }
 
-/// True if a process of root with one configuration has other rights than with the other: an observer, or other directories that it is
-/// locked into.
+/// True if a process of root with one configuration has other rights than with the other: an observer, or other
+/// directories that it is locked into.
 fn need_other_rights(before: &Keys, after: &Keys) -> bool {
     let has = |keys: &Keys, key: &str| keys.iter().any(|line| line.contains(key));
     let line = |keys: &Keys, key: &str| keys.iter().find(|line| line.starts_with(key)).cloned();
@@ -317,8 +320,8 @@ fn difference(started: &str, reloaded: &str) -> String {
     format!("\nstarted:\n{one}\nreloaded:\n{other}\nstarted, whole:\n{started}")
 }
 
-/// Times that a history goes on if it went two ways: what a busy machine finds within the time of a scan, and labels before an agent is
-/// published, may be different.
+/// Times that a history goes on if it went two ways: what a busy machine finds within the time of a scan, and labels
+/// before an agent is published, may be different.
 const TRIES: u32 = 20;
 
 fn cases() -> u32 {

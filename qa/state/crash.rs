@@ -79,7 +79,8 @@ impl Drainer for Daemon<'_> {
         let (mut names, mut values, mut metric) = (BTreeMap::new(), Values::new(), String::new());
         for line in shown.lines() {
             match line.split_whitespace().collect::<Vec<_>>()[..] {
-                // `[  0] inst: 7 name: "agent"`, `39.0.0 (nixl.transfer.tx_bytes): numval: 1 ...`, `inst [7 or ???] value 42`.
+                // `[  0] inst: 7 name: "agent"`, `39.0.0 (nixl.transfer.tx_bytes): numval: 1 ...`, `inst [7 or ???]
+                // value 42`.
                 ["[", _, "inst:", id, "name:", name] => {
                     names.insert(id.to_owned(), name.trim_matches('"').to_owned());
                 }

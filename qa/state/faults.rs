@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Every system call of the daemon fails once, by strace(1). The daemon must continue, and every event must be counted once.
+//! Every system call of the daemon fails once, by strace(1). The daemon must continue, and every event must be counted
+//! once.
 //!
-//! [`scene`] is the load. A run without faults finds the calls. Then each kind of call, by its target, fails in separate runs. With
-//! `TORTURE=1`, each call that events and totals depend on fails in every possible way.
+//! [`scene`] is the load. A run without faults finds the calls. Then each kind of call, by its target, fails in
+//! separate runs. With `TORTURE=1`, each call that events and totals depend on fails in every possible way.
 
 use scene::{Before, Fault, Scene};
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,7 +83,8 @@ const ANSWERS: [(&str, &str, &str, &str); 1] = [(
     "an unreadable file is not opened until it changes, and an unwritable ring is not drained",
 )];
 
-/// Number of calls of each name before the daemon is connected to pmcd. They have no guarantee: pmcd needs the connection.
+/// Number of calls of each name before the daemon is connected to pmcd. They have no guarantee: pmcd needs the
+/// connection.
 type Start = BTreeMap<String, usize>;
 
 /// True if this call may fail in this way.
@@ -107,8 +109,8 @@ struct Case {
     start: Arc<Start>,
 }
 
-/// Calls of a run without a fault, and those of its start. Process scans have a separate thread; strace counts its first calls like
-/// those of the daemon.
+/// Calls of a run without a fault, and those of its start. Process scans have a separate thread; strace counts its
+/// first calls like those of the daemon.
 fn calls(before: Before) -> (Vec<Call>, Start) {
     let scene = Scene::new(before);
     scene.run(None).expect("a run without a fault");
@@ -174,8 +176,8 @@ fn cases(which: Which) -> Vec<Case> {
     cases
 }
 
-/// Runs a case. The calls before the chosen one may differ between runs, so that another call fails: then the case is repeated with
-/// the number of that run. Returns the kind of the failed call if it has a guarantee, or an error.
+/// Runs a case. The calls before the chosen one may differ between runs, so that another call fails: then the case is
+/// repeated with the number of that run. Returns the kind of the failed call if it has a guarantee, or an error.
 fn play(case: &Case) -> Result<Option<Kind>, String> {
     let mut when = case.call.number;
     for _ in 0..TRIES {

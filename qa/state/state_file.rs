@@ -222,7 +222,8 @@ fn removed_or_truncated_state_file_is_recreated_in_full() {
     });
 }
 
-/// Removes the state file, or truncates it to `len`. Checks that the daemon logs `what`, and writes all into another file.
+/// Removes the state file, or truncates it to `len`. Checks that the daemon logs `what`, and writes all into another
+/// file.
 fn recreates_in_full(what: &str, len: Option<u64>) {
     let home = Home::new();
     home.set("max_agents = 1\nretain = \"0s\"");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! A scan and a drain of stores that are killed at any instruction: the next start must count every value once. The scan is
-//! single-stepped, and the next start runs on each state file on the way, like qa/ring/single_step.rs with a ring.
+//! A scan and a drain of stores that are killed at any instruction: the next start must count every value once. The
+//! scan is single-stepped, and the next start runs on each state file on the way, like qa/ring/single_step.rs with a
+//! ring.
 
 use crate::support::drain::Traced;
 use crate::support::kit::layers::RECORD;
@@ -71,7 +72,8 @@ impl Bench {
         said.unwrap_or_else(|err| panic!("{err} {}", String::from_utf8_lossy(&output.stderr)))
     }
 
-    /// Steps through a scan and a drain. Returns the state file before them, and after each instruction that changes it.
+    /// Steps through a scan and a drain. Returns the state file before them, and after each instruction that changes
+    /// it.
     fn moments(&self) -> Vec<(usize, Vec<u8>)> {
         let (scan, state) = (Traced::start(self.command().arg("step")), self.state());
         let read = || {

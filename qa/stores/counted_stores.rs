@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Stores that were counted and are found again, and stores that were not: each value counts once, whatever became of the agent, of
-//! its record or of the update time in the store.
+//! Stores that were counted and are found again, and stores that were not: each value counts once, whatever became of
+//! the agent, of its record or of the update time in the store.
 
 use crate::support::kit::store_writer::{self, StoreWriter, TX_BYTES, Who};
 use crate::support::kit::{Core, push};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Real NIXL agents that switch between rings and stores at each start, while pmdanixl is killed and restarted. Each exporter
-//! has its own instance with all of its totals.
+//! Real NIXL agents that switch between rings and stores at each start, while pmdanixl is killed and restarted. Each
+//! exporter has its own instance with all of its totals.
 
 use crate::support::endpoint::Stores;
 use crate::support::kill::{kill_process, wait_for_orphans};
@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 /// Runs one test at a time: each uses both processors of a small machine.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Adds what an agent reports of itself to the expected values of its instance. `end` is the suffix of the instance name.
+/// Adds what an agent reports of itself to the expected values of its instance. `end` is the suffix of the instance
+/// name.
 fn expect(expected: &mut Values, did: &Value, end: &str) {
     let agent = did["agent"].as_str().expect("a name");
     for metric in event_metrics() {

@@ -2,7 +2,8 @@
 
 //! Real NIXL with `prometheus_mp` stores: PCP shows the values of NIXL's own endpoint, and neither disturbs the other.
 //!
-//! The endpoint is the reference, and is itself compared with the workload. Tests that load the machine run one at a time.
+//! The endpoint is the reference, and is itself compared with the workload. Tests that load the machine run one at a
+//! time.
 
 mod ends;
 
@@ -37,7 +38,8 @@ fn wait_until_known(stores: &Stores, pmcd: &Pmcd) {
     }
 }
 
-/// Asserts that the numbers of all agents are equal in NIXL's endpoint and in PCP. The agents must be idle. Returns the numbers.
+/// Asserts that the numbers of all agents are equal in NIXL's endpoint and in PCP. The agents must be idle. Returns the
+/// numbers.
 fn agree(stores: &Stores, pmcd: &Pmcd, agents: usize) -> Numbers {
     let published = stores.numbers();
     assert_eq!(published.len(), agents, "{published:#?}");
@@ -212,7 +214,8 @@ fn value_under_load_is_between_two_scrapes() {
     agree(&stores, &pmcd, 8);
 }
 
-/// Four processes write into one directory. Their bounds: as many as NIXL allows, one, fractional ones, and NIXL's defaults.
+/// Four processes write into one directory. Their bounds: as many as NIXL allows, one, fractional ones, and NIXL's
+/// defaults.
 #[test]
 fn agents_with_other_bounds_have_these_bounds_in_pcp() {
     let _turn = turn();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Agents with stores of NIXL's `prometheus_mp`: the instance of each store, for any order of starts and ends. Each value must
-//! count once. Without pmcd; qa/stores/store_daemon.rs uses pmcd.
+//! Agents with stores of NIXL's `prometheus_mp`: the instance of each store, for any order of starts and ends. Each
+//! value must count once. Without pmcd; qa/stores/store_daemon.rs uses pmcd.
 
 use crate::support::kit::layers::is_instance_name;
 use crate::support::kit::store_writer::{StoreWriter, Who};
@@ -10,8 +10,8 @@ use crate::support::kit::writer::Kind;
 use crate::support::kit::{self, Core};
 use crate::support::needs_root;
 
-/// An application changes its exporter at each step. Each bit of `kills` is a point at which pmdanixl is killed: before the end
-/// of the application, after it, and after its next start.
+/// An application changes its exporter at each step. Each bit of `kills` is a point at which pmdanixl is killed: before
+/// the end of the application, after it, and after its next start.
 fn change_exporters(mut core: Core, kills: u32) {
     let (mut ring, mut store) = (None, None);
     let (mut sent, mut step) = (Values::default(), 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Stores of NIXL's `prometheus_mp` with a real pmcd: the daemon is killed while they are written, some have an unknown schema,
-//! and hundreds are short-lived. qa/stores/prometheus_mp.rs uses real NIXL.
+//! Stores of NIXL's `prometheus_mp` with a real pmcd: the daemon is killed while they are written, some have an unknown
+//! schema, and hundreds are short-lived. qa/stores/prometheus_mp.rs uses real NIXL.
 
 use crate::support::kill::{Dice, kill_process};
 use crate::support::kit::layers::is_instance_name;
@@ -76,7 +76,8 @@ fn killed_daemon_counts_each_value_of_a_store_once() {
                 }
                 if turns % 400_000 == 0 {
                     writer_store.flush_at(store_writer::monotonic());
-                    // A forked child has the old store open until its execve(2): no child may be started at this moment.
+                    // A forked child has the old store open until its execve(2): no child may be started at this
+                    // moment.
                     let _turn = turn.lock().expect("no panic");
                     drop(writer_store);
                     writer_store = store(&home, &Who::named("fast").rank("0"));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! A directory of stores in which a hostile user makes, corrupts and swaps hundreds of files while the daemon reads them. The
-//! daemon must answer in time, and the values of other agents must stay exact. qa/security/hostile_directory.rs tests rings.
+//! A directory of stores in which a hostile user makes, corrupts and swaps hundreds of files while the daemon reads
+//! them. The daemon must answer in time, and the values of other agents must stay exact.
+//! qa/security/hostile_directory.rs tests rings.
 //!
 //! `HOSTILE_SECONDS` is the time for each seed; `HOSTILE_SEED` selects one seed.
 

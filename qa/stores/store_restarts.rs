@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Stores of NIXL's `prometheus_mp` when pmdanixl or their agents end: each value counts once, and stays for its time. Without
-//! pmcd; qa/stores/store_daemon.rs uses pmcd.
+//! Stores of NIXL's `prometheus_mp` when pmdanixl or their agents end: each value counts once, and stays for its time.
+//! Without pmcd; qa/stores/store_daemon.rs uses pmcd.
 
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{self, BACKEND, StoreWriter, TX_BYTES, Who, XFER_TIME};
@@ -58,7 +58,8 @@ fn stores_begun_and_ended_during_downtime_count_once() {
         core.run(2);
         core.kill();
         for run in 0..20 {
-            // The order of the stores shows only in the times of their files, which have the resolution of a clock tick.
+            // The order of the stores shows only in the times of their files, which have the resolution of a clock
+            // tick.
             std::thread::sleep(std::time::Duration::from_millis(10));
             let identity = Who::named("kv").rank("0").pid(run * 7919 % 1000);
             let _store = core.sender(&identity, 1 << run);
@@ -326,7 +327,8 @@ fn store_from_the_future_does_not_stop_later_stores() {
     store.flush_at(u64::MAX);
     core.run(2);
     drop(store);
-    // This store replaces the one before as the store of the agent. The older store is then recognised only by its time.
+    // This store replaces the one before as the store of the agent. The older store is then recognised only by its
+    // time.
     let store = core.sender(&Who::named("kv"), 10);
     core.run(2);
     core.kill();

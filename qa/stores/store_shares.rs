@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Live agents with stores that are evicted in favour of other users: no value is lost or counted twice, however long the
-//! agents wait for room.
+//! Live agents with stores that are evicted in favour of other users: no value is lost or counted twice, however long
+//! the agents wait for room.
 
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{StoreWriter, Who};

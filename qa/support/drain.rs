@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! A drain in a process that a test steps instruction by instruction (qa/one_drain.rs), and the result of the next start.
+//! A drain in a process that a test steps instruction by instruction (qa/one_drain.rs), and the result of the next
+//! start.
 
 use super::kit::layers::RECORD;
 use super::memory::in_memory;
@@ -16,8 +17,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// A ring and a state file for one drain. Events before the batch have the value 1, those of the batch [`BATCH`], and those of a
-/// restarted agent [`NEW`], so that the sum shows how often each was counted.
+/// A ring and a state file for one drain. Events before the batch have the value 1, those of the batch [`BATCH`], and
+/// those of a restarted agent [`NEW`], so that the sum shows how often each was counted.
 pub struct Bench<'a> {
     program: &'a Path,
     pub dir: TempDir,
@@ -90,7 +91,8 @@ impl<'a> Bench<'a> {
                 fs::set_permissions(self.dir.path().join("rings/agent"), mode).expect("ours");
             }
             Meanwhile::Filled => {
-                // In a steady load, half of the events equal those of the lap before. The other half are times, which differ.
+                // In a steady load, half of the events equal those of the lap before. The other half are times, which
+                // differ.
                 for value in [1, 1, 2, 2].into_iter().cycle() {
                     if !self.ring.push(Kind::TxBytes, value) {
                         break;
@@ -101,8 +103,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Makes the state file say that the slots of the last batch are not released, and sets `read_pos`. A kill, maybe together
-    /// with another reader, leaves this.
+    /// Makes the state file say that the slots of the last batch are not released, and sets `read_pos`. A kill, maybe
+    /// together with another reader, leaves this.
     pub fn leave_at(&self, read_pos: u64) {
         let put = |file: &str, at: usize, word: u64| {
             let file = fs::File::options()
@@ -163,8 +165,8 @@ impl<'a> Bench<'a> {
             .map(|name| fs::File::open(self.dir.path().join(name)).expect("there"))
     }
 
-    /// Restores the files of an earlier moment. The ring is written through the mapping of its producer, so its change time
-    /// stays.
+    /// Restores the files of an earlier moment. The ring is written through the mapping of its producer, so its change
+    /// time stays.
     pub fn restore(&self, contents: &Contents) {
         self.ring.restore(&contents.ring);
         let state = fs::File::options()
@@ -257,7 +259,8 @@ impl Traced {
         }
     }
 
-    /// Runs one instruction. Returns false if the drain has ended, also before: the number of instructions varies between runs.
+    /// Runs one instruction. Returns false if the drain has ended, also before: the number of instructions varies
+    /// between runs.
     pub fn step(&self) -> bool {
         self.go_on(|pid| ptrace::step(pid, None))
     }
@@ -293,7 +296,8 @@ impl Traced {
         (0..count).all(|_| self.step())
     }
 
-    /// Runs until shared memory has changed `count` times. Returns the number of instructions, or `None` at the end of the drain.
+    /// Runs until shared memory has changed `count` times. Returns the number of instructions, or `None` at the end of
+    /// the drain.
     pub fn stores(&self, bench: &Bench, count: usize) -> Option<usize> {
         let files = bench.files();
         let (mut before, mut left, mut steps) = (Contents::read(&files), count, 0);

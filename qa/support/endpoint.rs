@@ -64,7 +64,8 @@ impl Stores {
         Some(body.to_owned())
     }
 
-    /// Text of NIXL's endpoint about agents. The series of the endpoint itself change with each scrape, and are omitted.
+    /// Text of NIXL's endpoint about agents. The series of the endpoint itself change with each scrape, and are
+    /// omitted.
     pub fn text(&self) -> String {
         let text = self.get().expect("an agent serves the endpoint");
         let lines = text.split_inclusive('\n');

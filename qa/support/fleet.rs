@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 /// Names of the hosts. The first has the address 10.77.0.1, and so on.
 pub const HOSTS: [&str; 3] = ["a", "b", "c"];
 
-/// True if the test runs in its own PID namespace, where it can have a fleet. If false, the test has run there. The test is skipped
-/// if no fleet is possible.
+/// True if the test runs in its own PID namespace, where it can have a fleet. If false, the test has run there. The
+/// test is skipped if no fleet is possible.
 pub fn is_possible() -> bool {
     let mut probe = Command::new("unshare");
     probe.args(["--net", "--uts", "--mount", "--pid", "--fork", "true"]);
@@ -219,8 +219,8 @@ impl Host {
         text(&output(client.args(command.split_whitespace())))
     }
 
-    /// Starts a pmproxy that copies new values of the archives here to a key server. Each archive must have a sample already:
-    /// pmproxy of PCP 6.0.3 may miss an archive that begins during its scan.
+    /// Starts a pmproxy that copies new values of the archives here to a key server. Each archive must have a sample
+    /// already: pmproxy of PCP 6.0.3 may miss an archive that begins during its scan.
     pub fn pmproxy(&self, servers: &str) -> Daemon {
         let etc = self.pmcd.path("etc/pmproxy");
         fs::create_dir_all(&etc).expect("made");
@@ -247,7 +247,8 @@ impl Host {
         daemon
     }
 
-    /// Output of pmseries for a query. pmseries of PCP 6.0.3 may wait forever while pmproxy sends the first value of a series.
+    /// Output of pmseries for a query. pmseries of PCP 6.0.3 may wait forever while pmproxy sends the first value of a
+    /// series.
     pub fn pmseries(&self, arguments: &[&str]) -> String {
         wait_for("pmseries answers", || {
             let mut timeout = self.pmcd.tool("timeout");

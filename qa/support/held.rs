@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! A write(2) to a file that blocks while it holds the inode lock: it writes from memory that userfaultfd(2) does not populate.
+//! A write(2) to a file that blocks while it holds the inode lock: it writes from memory that userfaultfd(2) does not
+//! populate.
 #![allow(unsafe_code)]
 
 use nix::libc;

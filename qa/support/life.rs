@@ -2,15 +2,16 @@
 
 //! An agent that is killed and restarted on one file again and again, and the events that must be counted.
 //!
-//! The process (`qa/mortal.rs`) is killed at any instruction, and the number of its events is still known. The value of each
-//! event is its number, so the event before `write_pos` is the last one. An event counts as written when `write_pos` is stored.
+//! The process (`qa/mortal.rs`) is killed at any instruction, and the number of its events is still known. The value of
+//! each event is its number, so the event before `write_pos` is the last one. An event counts as written when
+//! `write_pos` is stored.
 //!
-//! A restart discards the events in the ring, as NIXL does. The daemon may have counted some of them without a release yet; the
-//! others are lost. The numbers of both are not visible from outside. So the check for each life, which is the time from one
-//! start to the next, uses its `written` events and the `pending` ones in the ring before the next start:
+//! A restart discards the events in the ring, as NIXL does. The daemon may have counted some of them without a release
+//! yet; the others are lost. The numbers of both are not visible from outside. So the check for each life, which is the
+//! time from one start to the next, uses its `written` events and the `pending` ones in the ring before the next start:
 //!
-//! - The counted events are the first ones, each once. Each life has a separate event type, so its sum is 1 + 2 + ... + counted.
-//!   A lost event or an event counted twice gives another number.
+//! - The counted events are the first ones, each once. Each life has a separate event type, so its sum is 1 + 2 + ... +
+//!   counted. A lost event or an event counted twice gives another number.
 //! - `written - pending <= counted <= written`. If the ring was empty before the next start, this is exact.
 
 use super::kill::{Dice, kill_child};
@@ -243,8 +244,8 @@ impl Mortal {
             let number = u64::from_le_bytes(slot[8..].try_into().expect("8 bytes"));
             (kind as usize == life).then_some(number)
         };
-        // In a new ring, the last slot may still have an old event of this type. The first slot cannot: each later life has
-        // written it.
+        // In a new ring, the last slot may still have an old event of this type. The first slot cannot: each later life
+        // has written it.
         let last = slot(write_pos.wrapping_sub(1) & (capacity - 1));
         slot(0).and(last).unwrap_or_default()
     }

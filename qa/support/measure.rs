@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Processor time of a thread, and time that it waited for a processor while it was runnable. The schedstat of a process is that
-/// of its main thread, so it does not include process scans.
+/// Processor time of a thread, and time that it waited for a processor while it was runnable. The schedstat of a
+/// process is that of its main thread, so it does not include process scans.
 fn spent(schedstat: &str) -> (Duration, Duration) {
     let text = fs::read_to_string(schedstat).expect("it runs");
     let mut fields = text
@@ -82,7 +82,8 @@ pub struct Use {
     /// Resident memory with mapped files, in KiB.
     #[allow(dead_code)] // Debug shows it
     pub resident: u64,
-    /// Number of open files without pipes: the worker that reads sockets has two, and runs if any process of the host uses NIXL.
+    /// Number of open files without pipes: the worker that reads sockets has two, and runs if any process of the host
+    /// uses NIXL.
     pub descriptors: usize,
     /// Number of mappings of files in the directory.
     pub mappings: usize,

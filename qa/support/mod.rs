@@ -79,7 +79,8 @@ pub fn note_left_out(reason: &str) {
     }
 }
 
-/// Skips a test that cannot run here. cargo-nextest runs no other test in this process, which ends. In `cargo test`, the test fails.
+/// Skips a test that cannot run here. cargo-nextest runs no other test in this process, which ends. In `cargo test`,
+/// the test fails.
 #[allow(clippy::exit)] // see above
 pub fn leave_out(reason: &str) -> ! {
     note_left_out(reason);
@@ -135,8 +136,8 @@ pub fn output(command: &mut Command) -> Output {
         .unwrap_or_else(|err| panic!("{command:?}: {err}"))
 }
 
-/// True if this test runs in its own PID namespace, where /proc shows only its processes. If false, the test has run there, and the
-/// caller returns. So process scans do not see processes outside the test.
+/// True if this test runs in its own PID namespace, where /proc shows only its processes. If false, the test has run
+/// there, and the caller returns. So process scans do not see processes outside the test.
 pub fn is_alone() -> bool {
     const ALONE: &str = "NIXL_QA_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -178,8 +179,8 @@ pub fn agent_of(parent: u32) -> u32 {
     })
 }
 
-/// Path of an example, beside the program under test. qa/run builds the examples with the tests. `cargo test --test NAME` does
-/// not, so this builds all of them then, once.
+/// Path of an example, beside the program under test. qa/run builds the examples with the tests. `cargo test --test
+/// NAME` does not, so this builds all of them then, once.
 pub fn example(name: &str) -> PathBuf {
     static BUILT: Once = Once::new();
     let profile = Path::new(PMDANIXL).parent().expect("a directory");
@@ -194,8 +195,8 @@ pub fn example(name: &str) -> PathBuf {
     profile.join("examples").join(name)
 }
 
-/// Path of an example of the release build, which this builds if it is not up to date: the code that runs on hosts, and with fewer
-/// instructions for a tracer.
+/// Path of an example of the release build, which this builds if it is not up to date: the code that runs on hosts, and
+/// with fewer instructions for a tracer.
 pub fn release_example(name: &str) -> PathBuf {
     let target = Path::new(PMDANIXL).ancestors().nth(2);
     let target = target.expect("target/debug/pmdanixl");
@@ -375,7 +376,8 @@ impl Home {
         dbpmda
     }
 
-    /// Runs a dbpmda(1) script, and waits for the end of the daemon. Returns the output without the parts that differ in each run.
+    /// Runs a dbpmda(1) script, and waits for the end of the daemon. Returns the output without the parts that differ
+    /// in each run.
     pub fn dbpmda(&self, script: &str) -> String {
         let dbpmda = self.start_dbpmda(Path::new(PMDANIXL));
         let agent = agent_of(dbpmda.id());
@@ -389,7 +391,8 @@ impl Home {
         self.finish_dbpmda(self.start_dbpmda(program), script)
     }
 
-    /// Waits for the last drain of the daemon after the end of dbpmda, so that it does not see later events of the test.
+    /// Waits for the last drain of the daemon after the end of dbpmda, so that it does not see later events of the
+    /// test.
     pub fn wait_for_the_end_of_the_log(&self) {
         wait_for("pmdanixl has written its last line", || {
             self.log().contains("Log finished").then_some(())
@@ -426,8 +429,8 @@ pub fn quit(mut dbpmda: Child) {
     ends(agent);
 }
 
-/// Waits for the end of a daemon after a kill or after the end of its dbpmda. Until then, it drains and locks its state file. Its
-/// new parent may reap it late.
+/// Waits for the end of a daemon after a kill or after the end of its dbpmda. Until then, it drains and locks its state
+/// file. Its new parent may reap it late.
 pub fn ends(agent: u32) {
     wait_for("pmdanixl ends", || {
         let task = format!("/proc/{agent}/task");
@@ -722,8 +725,8 @@ impl Nixl {
         command
     }
 
-    /// Runs the workload to its end. Returns the report of each agent: the expected totals of its telemetry. Panics if NIXL itself
-    /// lost events.
+    /// Runs the workload to its end. Returns the report of each agent: the expected totals of its telemetry. Panics if
+    /// NIXL itself lost events.
     pub fn run(&self, args: &[&str]) -> Vec<serde_json::Value> {
         let said = run(&mut self.command(args));
         let lines = said.lines().filter(|line| line.starts_with('{'));

@@ -2,8 +2,8 @@
 
 //! Comparison of the values of agents with `prometheus_mp` stores in NIXL's own endpoint and in PCP.
 //!
-//! Both are converted into one form, so that a test can compare them as a whole. Series have their names. Errors have the
-//! status after the name. Histograms have the count of each bucket alone, while NIXL publishes cumulative counts.
+//! Both are converted into one form, so that a test can compare them as a whole. Series have their names. Errors have
+//! the status after the name. Histograms have the count of each bucket alone, while NIXL publishes cumulative counts.
 
 use super::{Pmcd, TX_BYTES};
 use serde_json::Value;

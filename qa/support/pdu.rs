@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! pmcd's side of the pipe to the daemon, down to the PDUs: for tests that measure the time of an answer or choose every request.
+//! pmcd's side of the pipe to the daemon, down to the PDUs: for tests that measure the time of an answer or choose
+//! every request.
 //!
-//! Written from the PDUs of PCP 6, not from `src/`: a length, a type and a sender, then numbers of four bytes, all big-endian.
+//! Written from the PDUs of PCP 6, not from `src/`: a length, a type and a sender, then numbers of four bytes, all
+//! big-endian.
 
 use super::{Home, PATIENCE};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

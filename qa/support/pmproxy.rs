@@ -103,8 +103,8 @@ impl Local {
         serde_json::from_str(&body).ok()
     }
 
-    /// Status and body of an answer. The request keeps the connection open: if pmproxy 6.0.3 closes it, the end of a long answer
-    /// is missing.
+    /// Status and body of an answer. The request keeps the connection open: if pmproxy 6.0.3 closes it, the end of a
+    /// long answer is missing.
     fn answer(&self, path: &str) -> Option<(String, String)> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(super::PATIENCE)).ok()?;

@@ -43,8 +43,8 @@ pub fn tool(tool: &str) -> Command {
     command
 }
 
-/// Writes an archive with a sample every so many seconds. A line of the table is a metric, an instance or `-`, and a value or
-/// `-` for each sample.
+/// Writes an archive with a sample every so many seconds. A line of the table is a metric, an instance or `-`, and a
+/// value or `-` for each sample.
 pub fn archive(path: &Path, seconds: u32, table: &str) {
     let mut python = Command::new("/usr/bin/python3");
     python.arg(project("qa/archive.py")).arg(path);

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 pub type Shown = BTreeMap<String, BTreeMap<String, String>>;
 
 impl Pmcd {
-    /// Values of these metrics and their subtrees, as `pminfo -f` shows them. A metric without values has no instances here. The
-    /// value of a metric without instances is under "".
+    /// Values of these metrics and their subtrees, as `pminfo -f` shows them. A metric without values has no instances
+    /// here. The value of a metric without instances is under "".
     pub fn shown(&self, metrics: &[&str]) -> Shown {
         let said = run(self.tool("pminfo").arg("-f").args(metrics));
         let (mut shown, mut metric) = (Shown::new(), String::new());

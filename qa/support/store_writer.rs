@@ -2,8 +2,8 @@
 
 //! Writer of a store of NIXL's `prometheus_mp` exporter, like the agent.
 //!
-//! Written from the format and the behaviour of the published NIXL wheels, not from `src/`. Every constant is stated again, so
-//! that a test checks both sides.
+//! Written from the format and the behaviour of the published NIXL wheels, not from `src/`. Every constant is stated
+//! again, so that a test checks both sides.
 #![allow(unsafe_code, dead_code)] // one view of the mapping is unsafe; each test binary uses a part of the rest
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -24,8 +24,8 @@ use std::time::Duration;
 
 /// Bytes of a store.
 pub const LEN: usize = 6800;
-/// Indices of words that tests change: schema and slots, process, time of the last update, number of the agent in its process,
-/// number of bounds, first bound.
+/// Indices of words that tests change: schema and slots, process, time of the last update, number of the agent in its
+/// process, number of bounds, first bound.
 pub const SCHEMA: usize = 1;
 pub const PID: usize = 2;
 pub const UPDATED: usize = 3;

@@ -60,9 +60,9 @@ pub struct Titled {
 }
 
 impl Titled {
-    /// Starts `vllm` with these arguments and variables, and one worker for each ring. Each worker has mapped its ring when this
-    /// returns; an empty path means no ring. The workers have this user id. With the variable `PAUSE`, in seconds, the worker of
-    /// rank n completes a transfer every `PAUSE * (1 + n)` seconds.
+    /// Starts `vllm` with these arguments and variables, and one worker for each ring. Each worker has mapped its ring
+    /// when this returns; an empty path means no ring. The workers have this user id. With the variable `PAUSE`, in
+    /// seconds, the worker of rank n completes a transfer every `PAUSE * (1 + n)` seconds.
     pub fn start(
         dir: &Path,
         arguments: &[&str],

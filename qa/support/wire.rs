@@ -107,7 +107,8 @@ impl Layout {
         slots.checked_add(8 * self.header().first_slot)
     }
 
-    /// Sets the read position in a ring's file, as another reader does. Other than a store to a mapping, it changes the file's times.
+    /// Sets the read position in a ring's file, as another reader does. Other than a store to a mapping, it changes the
+    /// file's times.
     pub fn set_read_pos(self, path: &Path, position: u64) {
         let file = File::options().write(true).open(path).expect("there");
         let at = 8 * self.header().read_pos;

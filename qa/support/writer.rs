@@ -2,8 +2,8 @@
 
 //! Writer of a NIXL telemetry ring, like the agent.
 //!
-//! Written from the format and the behaviour of the published NIXL wheels, not from `src/`. Every constant is stated again, so
-//! that a test checks both sides.
+//! Written from the format and the behaviour of the published NIXL wheels, not from `src/`. Every constant is stated
+//! again, so that a test checks both sides.
 #![allow(unsafe_code)] // one view of the mapping
 
 use std::fs::OpenOptions;
@@ -58,8 +58,8 @@ impl RingWriter {
             capacity,
         };
         let header = ring.header;
-        // The order of the wheels: both versions are cleared first, and `expected_version` is set after `version`. A reader can
-        // see one without the other.
+        // The order of the wheels: both versions are cleared first, and `expected_version` is set after `version`. A
+        // reader can see one without the other.
         ring.word(header.versions).store(0, Ordering::Relaxed);
         ring.word(header.write_pos).store(0, Ordering::Relaxed);
         ring.word(header.read_pos).store(0, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The page of share/dashboard in Chromium, with a real pmproxy and with a server of invented answers. The modules of the
-//! page also run alone in Node.
+//! The page of share/dashboard in Chromium, with a real pmproxy and with a server of invented answers. The modules of
+//! the page also run alone in Node.
 //!
 //! Tests that need Chromium are ignored by default: `scripts/check-full dashboard` runs them.
 

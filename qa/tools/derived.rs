@@ -81,8 +81,8 @@ impl<'a> Archive<'a> {
             let values: Vec<_> = values.collect();
             table += &format!("{metric} {shown} {}\n", values.join(" "));
         }
-        // An agent without peers and without a process lacks some metrics, and pmrep rejects all derived metrics if the archive lacks
-        // an input of one.
+        // An agent without peers and without a process lacks some metrics, and pmrep rejects all derived metrics if the
+        // archive lacks an input of one.
         let ones = vec!["1"; self.samples.len()].join(" ");
         for row in [
             "latency.xfer_time.slowness another",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Hosts on one network, each with its own pmcd, pmdanixl and pmlogger: PCP's time series over all of them (docs/fleet.md).
-//! `make fleet` shows the answer of each query, and the values on both sides of a disconnection.
+//! Hosts on one network, each with its own pmcd, pmdanixl and pmlogger: PCP's time series over all of them
+//! (docs/fleet.md). `make fleet` shows the answer of each query, and the values on both sides of a disconnection.
 
 use crate::support::fleet::{HOSTS, Host, Network, is_possible, logged};
 use crate::support::share::{self, text_of};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The dashboards of share/grafana. Each of their expressions must have values, with a real pmproxy, with one that has a real key
-//! server and archives, and with a real Prometheus.
+//! The dashboards of share/grafana. Each of their expressions must have values, with a real pmproxy, with one that has
+//! a real key server and archives, and with a real Prometheus.
 
 mod prometheus;
 
@@ -318,7 +318,8 @@ fn valkey_data_source_has_values_for_every_panel() {
         let volume = fs::metadata(archive.with_extension("0")).ok()?;
         (volume.len() > 100_000).then_some(())
     });
-    // pmproxy 6.0.3 sometimes stores a metric without its labels, permanently. Then it starts again with an empty key server.
+    // pmproxy 6.0.3 sometimes stores a metric without its labels, permanently. Then it starts again with an empty key
+    // server.
     let missing = (0..3).map_while(|_| {
         let keys = Local::key_server(&home);
         let proxy = Pmproxy::start_with_keys(&home, &pmcd, &keys);

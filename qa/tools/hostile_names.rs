@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Agents with names that are commands, options or escape sequences, in PCP's tools. PCP's own actions of pmie paste instance names
-//! into a command line of sh(1).
+//! Agents with names that are commands, options or escape sequences, in PCP's tools. PCP's own actions of pmie paste
+//! instance names into a command line of sh(1).
 
 use super::pcp_nixl::pcp;
 use crate::support::rule::pmieconf;
@@ -54,7 +54,8 @@ const HOSTILE: [&str; 36] = [
     "größe\u{202e}\u{200b}日本",
 ];
 
-/// Raw names: each ASCII character at both ends and in the middle, and the hostile texts alone, repeated and within others.
+/// Raw names: each ASCII character at both ends and in the middle, and the hostile texts alone, repeated and within
+/// others.
 fn raw_names() -> BTreeSet<String> {
     let ascii = (1..128_u8).map(char::from);
     let ascii = ascii.flat_map(|c| {
@@ -106,8 +107,8 @@ fn recorder(home: &Home, name: &str) -> String {
     path.display().to_string()
 }
 
-/// Starts pmie with our rule of errors and all of PCP's actions that run a shell. Their programs are replaced by recorders, since
-/// mail and notices would leave the test.
+/// Starts pmie with our rule of errors and all of PCP's actions that run a shell. Their programs are replaced by
+/// recorders, since mail and notices would leave the test.
 fn start_pmie(home: &Home, pmcd: &Pmcd) -> Pmie {
     let mut pmieconf = pmieconf(home);
     let mut child = pmieconf

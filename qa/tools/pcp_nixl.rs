@@ -34,7 +34,8 @@ fn of_archive(home: &Home, path: &Path, options: &[&str]) -> Command {
     command
 }
 
-/// Four minutes of five agents: one lives all the time, one has a long name, one exits, one starts, and one has only a state.
+/// Four minutes of five agents: one lives all the time, one has a long name, one exits, one starts, and one has only a
+/// state.
 fn minutes(home: &Home) -> PathBuf {
     let mut table = String::new();
     let long = format!("4fa1c2de-{}-end", "very-long-name-".repeat(12));

@@ -36,8 +36,8 @@ fn pmchart(home: &Home, archive: &str) -> Command {
     pmchart
 }
 
-/// Runs pmchart to its end, and then ends pmtime. pmchart starts pmtime and does not wait for it, and pmtime writes to its home at
-/// its end.
+/// Runs pmchart to its end, and then ends pmtime. pmchart starts pmtime and does not wait for it, and pmtime writes to
+/// its home at its end.
 fn show(home: &Home, pmchart: &mut Command) -> String {
     let said = output(pmchart);
     assert!(said.status.success(), "{pmchart:?}\n{}", text(&said));
@@ -116,7 +116,8 @@ impl Picture {
         Self::parse(&read.stdout)
     }
 
-    /// Columns between the axes, down to that percentage of the picture: 50 is the upper two thirds of the area between the axes.
+    /// Columns between the axes, down to that percentage of the picture: 50 is the upper two thirds of the area between
+    /// the axes.
     fn columns(&self, percent: usize) -> impl Iterator<Item = (usize, BTreeSet<[u8; 3]>)> {
         // Below the title, and right of the scale.
         let rows = self.height / 8..self.height * percent / 100;

@@ -28,8 +28,8 @@ fn pmcd(home: &Home) -> (Pmcd, RingWriter) {
     (pmcd, ring)
 }
 
-/// Makes or updates a configuration with pmlogconf, as PCP's scripts do at each start of pmlogger. Returns the lines of our groups:
-/// name, switch and interval.
+/// Makes or updates a configuration with pmlogconf, as PCP's scripts do at each start of pmlogger. Returns the lines of
+/// our groups: name, switch and interval.
 fn configure(pmcd: &Pmcd, config: &Path) -> Vec<String> {
     run(pmcd.tool("pmlogconf").args(["-c", "-q", "-r"]).arg(config));
     let text = fs::read_to_string(config).expect("written");

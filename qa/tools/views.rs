@@ -14,8 +14,8 @@ const VIEWS: &str = "share/pmrep/nixl.conf";
 const PLUGINS: &str = "share/dstat/nixl";
 const METERS: &str = "share/htop/meters/nixl";
 
-/// Values of two ranks of an engine in four minutes, with agent names like those of vLLM. The second rank is slow, has errors, and
-/// has lost events.
+/// Values of two ranks of an engine in four minutes, with agent names like those of vLLM. The second rank is slow, has
+/// errors, and has lost events.
 fn samples(home: &Home) -> PathBuf {
     let mut table = String::new();
     let ranks = [

@@ -10,8 +10,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for an answer. pmcd waits for five seconds for the daemon, and a configuration waits for three answers at most: of the user, of
-/// the owners, and of the user of the option -U.
+/// Time for an answer. pmcd waits for five seconds for the daemon, and a configuration waits for three answers at most:
+/// of the user, of the owners, and of the user of the option -U.
 pub const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Time in which a process ends after its output.
 const END_TIME: Duration = Duration::from_millis(200);

@@ -56,7 +56,8 @@ impl UserNames {
             .extend(missing.into_iter().filter(|uid| !is_known(uid)));
     }
 
-    /// Returns the next question, whose answer is then waited for. After one that was not answered, there is none for a while.
+    /// Returns the next question, whose answer is then waited for. After one that was not answered, there is none for a
+    /// while.
     pub fn question(&mut self, now: Instant) -> Option<Question> {
         if self.pause_ends.is_some_and(|end| now < end) {
             self.wanted.clear();

@@ -45,10 +45,11 @@ pub struct Agent {
     pub(crate) record: Option<RecordId>,
     /// Instance id, if it was ever published.
     pub id: Option<u32>,
-    /// Attached rings, or the present store. More than one while a ring that was replaced or unlinked is still written to.
+    /// Attached rings, or the present store. More than one while a ring that was replaced or unlinked is still written
+    /// to.
     pub(crate) sources: Vec<Source>,
-    /// Name and identity of a file that there is no room for, and that the agent may write to. Until it is attached, no other store
-    /// becomes the agent's.
+    /// Name and identity of a file that there is no room for, and that the agent may write to. Until it is attached, no
+    /// other store becomes the agent's.
     pub(crate) waiting: Option<(OsString, FileId)>,
     /// When it was first found without a file by a search for agents to expire.
     pub(crate) without_file_since: Option<Instant>,
@@ -123,7 +124,8 @@ impl Agent {
         self.cached_labels.take();
     }
 
-    /// Notes a start of the producer. The facts of the process before are no longer current, also after a restart of the daemon.
+    /// Notes a start of the producer. The facts of the process before are no longer current, also after a restart of
+    /// the daemon.
     pub(crate) fn started(&mut self, stamp: u64, journal: &mut Journal) {
         self.entry.add_start(stamp);
         self.outdate_facts();
@@ -151,8 +153,8 @@ impl Agent {
         !self.sources.is_empty()
     }
 
-    /// Detaches the first source of a live agent. If the agent has several rings, its process writes the last one. Of an exited agent,
-    /// detaches the sources that are drained; `may_be_held`: also if a process has them open.
+    /// Detaches the first source of a live agent. If the agent has several rings, its process writes the last one. Of
+    /// an exited agent, detaches the sources that are drained; `may_be_held`: also if a process has them open.
     pub(crate) fn detach(
         &mut self,
         is_live: bool,

@@ -2,10 +2,10 @@
 
 //! Which agent makes room for another.
 //!
-//! One rule, for places and for records: an exited agent of the user with the most agents makes room. If there is none, that user's
-//! newest live agent does, provided that the user has at least two more than the owner of the new agent. So one user may have all
-//! places, and many users cannot keep another one out. An exited agent never makes room for a user who has more agents than its
-//! owner.
+//! One rule, for places and for records: an exited agent of the user with the most agents makes room. If there is none,
+//! that user's newest live agent does, provided that the user has at least two more than the owner of the new agent. So
+//! one user may have all places, and many users cannot keep another one out. An exited agent never makes room for a
+//! user who has more agents than its owner.
 
 use super::{Agent, AgentKey, Registry};
 use crate::base::per_user::{self, Counts};
@@ -16,8 +16,8 @@ use std::cmp::Reverse;
 const MAX_TESTED: usize = 64;
 
 impl Agent {
-    /// Returns the number of places that the agent takes: one while it is published or about to be, and one for each source beyond
-    /// the first.
+    /// Returns the number of places that the agent takes: one while it is published or about to be, and one for each
+    /// source beyond the first.
     pub(crate) fn places(&self) -> usize {
         let is_dormant = self.entry.lifecycle.is_dormant();
         self.sources.len().max(usize::from(!is_dormant))
@@ -30,8 +30,9 @@ impl Agent {
 }
 
 impl Registry {
-    /// Returns the agents that may make room for an agent of this user, in the order in which they do, each with true if a process
-    /// writes its files, or may. `all_found`: the first scan is over, so that an agent without a file has none.
+    /// Returns the agents that may make room for an agent of this user, in the order in which they do, each with true
+    /// if a process writes its files, or may. `all_found`: the first scan is over, so that an agent without a file has
+    /// none.
     pub(crate) fn eviction_order(
         &self,
         uid: u32,
@@ -59,9 +60,9 @@ impl Registry {
         exited.chain(live.map(|(_, key)| (key, true)))
     }
 
-    /// Returns the agents that have no place if there are only so many: those that are not instances, then exited ones, then live ones;
-    /// of these, always one of the user with the most agents, the newest one if it is live. One with an unlinked ring keeps its place,
-    /// since no scan would find what is left in the ring.
+    /// Returns the agents that have no place if there are only so many: those that are not instances, then exited ones,
+    /// then live ones; of these, always one of the user with the most agents, the newest one if it is live. One with an
+    /// unlinked ring keeps its place, since no scan would find what is left in the ring.
     pub(crate) fn excess(&self, mut places: usize) -> Vec<AgentKey> {
         if self.places().total() <= places {
             return Vec::new();
@@ -92,9 +93,9 @@ impl Registry {
         all.into_iter().map(|(_, (key, _))| key).collect()
     }
 
-    /// Returns the agent without places whose record makes room for another: of the user with the most agents that has such an
-    /// agent, the one that was last seen longest ago. `is_open`: what comes to a file of the agent before it is found again may be
-    /// lost, or counted from the beginning of the file.
+    /// Returns the agent without places whose record makes room for another: of the user with the most agents that has
+    /// such an agent, the one that was last seen longest ago. `is_open`: what comes to a file of the agent before it is
+    /// found again may be lost, or counted from the beginning of the file.
     pub(crate) fn next_to_expire(&self, is_open: impl Fn(&Agent) -> bool) -> Option<AgentKey> {
         let counts: Counts = self.values().map(|agent| agent.name.owner).collect();
         let without_places = self.iter().filter(|(_, agent)| agent.places() == 0);

@@ -9,8 +9,9 @@ use crate::shm::HeaderPoll;
 use crate::source::context::Shared;
 use std::time::{Duration, Instant};
 
-/// What a drain reads of an agent that it skips, beside the header of the file. The polls of all agents are close to each other in
-/// memory: with a thousand agents, the agents themselves are not in the processor's cache in the next tick.
+/// What a drain reads of an agent that it skips, beside the header of the file. The polls of all agents are close to
+/// each other in memory: with a thousand agents, the agents themselves are not in the processor's cache in the next
+/// tick.
 #[derive(Debug, Default)]
 pub(crate) struct AgentPoll {
     /// When the agent is drained at the latest. `None`: in the next tick.
@@ -25,8 +26,8 @@ pub(crate) struct AgentPoll {
 const WITHOUT_FILE: Duration = Duration::from_secs(3600);
 
 impl AgentPoll {
-    /// Sets the poll after a drain of its agent; `is_complete`: the drain left no event. The agent is skipped until its liveness is
-    /// due to be checked, values of its windows are too old, or its time as an instance is over.
+    /// Sets the poll after a drain of its agent; `is_complete`: the drain left no event. The agent is skipped until its
+    /// liveness is due to be checked, values of its windows are too old, or its time as an instance is over.
     pub(crate) fn reset(&mut self, agent: &Agent, now: &Now, is_complete: bool, shared: &Shared) {
         let check = shared.check_period;
         let pause = match agent.entry.lifecycle {

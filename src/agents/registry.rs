@@ -2,8 +2,8 @@
 
 //! All agents by key and by name, with the files and places that they have.
 //!
-//! The code that has changed an agent's sources or lifecycle calls [`Registry::update`], so that the sums over all agents and the
-//! instance domain agree with the agents.
+//! The code that has changed an agent's sources or lifecycle calls [`Registry::update`], so that the sums over all
+//! agents and the instance domain agree with the agents.
 
 use super::poll::AgentPoll;
 use crate::agents::{Agent, Change};

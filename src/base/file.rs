@@ -83,8 +83,8 @@ impl FileFacts {
     }
 }
 
-/// Opens a name in an open directory. A symbolic link is not followed, and neither is a mount: a user may have mounted a file system
-/// there that does not answer.
+/// Opens a name in an open directory. A symbolic link is not followed, and neither is a mount: a user may have mounted
+/// a file system there that does not answer.
 ///
 /// # Errors
 /// Any of openat2(2); EXDEV at a mount.
@@ -140,8 +140,8 @@ pub fn list_names_at(directory: &Path) -> nix::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// The time in seconds and nanoseconds of the clock that file times are taken from. A change from now on has this time or a later
-/// one.
+/// The time in seconds and nanoseconds of the clock that file times are taken from. A change from now on has this time
+/// or a later one.
 #[must_use]
 pub fn clock() -> (i64, i64) {
     // Without a clock nothing is known to be older.

@@ -40,7 +40,8 @@ impl Counts {
         self.of_users.values().copied().max().unwrap_or(0)
     }
 
-    /// Returns the user that gives one up for one more of this user: the one that has the most, if those are at least two more.
+    /// Returns the user that gives one up for one more of this user: the one that has the most, if those are at least
+    /// two more.
     #[must_use]
     pub fn giver(&self, uid: u32) -> Option<u32> {
         let greediest = self.of_users.iter().max_by_key(|(_, count)| **count);
@@ -60,7 +61,8 @@ impl FromIterator<u32> for Counts {
     }
 }
 
-/// Returns things with their number among those of their user, from 0 on. If they are sorted by it, each user has its turn.
+/// Returns things with their number among those of their user, from 0 on. If they are sorted by it, each user has its
+/// turn.
 pub fn numbered<T>(all: Vec<T>, uid: impl Fn(&T) -> u32) -> Vec<(usize, T)> {
     let mut counts = Counts::default();
     let number = |one: T| {

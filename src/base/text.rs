@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Untrusted text for a terminal or the log. Any user chooses names of files and processes, which can have escape sequences, line
-//! ends, and characters that are invisible or change the direction of writing.
+//! Untrusted text for a terminal or the log. Any user chooses names of files and processes, which can have escape
+//! sequences, line ends, and characters that are invisible or change the direction of writing.
 
 use std::ffi::OsStr;
 
-/// Characters that a terminal shows as blanks and `Debug` does not escape: the Hangul fillers, the Braille blank and the musical
-/// null notehead. `pcp nixl` has them in `INVISIBLE`.
+/// Characters that a terminal shows as blanks and `Debug` does not escape: the Hangul fillers, the Braille blank and
+/// the musical null notehead. `pcp nixl` has them in `INVISIBLE`.
 const BLANK: [char; 6] = [
     '\u{115f}',
     '\u{1160}',
@@ -25,8 +25,8 @@ pub fn escaped(char: char) -> String {
     }
 }
 
-/// Returns one line of text with control and invisible characters escaped, also line ends. Quotes and `\` stay, since parts of
-/// the line may be escaped already.
+/// Returns one line of text with control and invisible characters escaped, also line ends. Quotes and `\` stay, since
+/// parts of the line may be escaped already.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let escape = |char| match char {
@@ -36,8 +36,8 @@ pub fn one_line(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Returns untrusted text in a form that is safe on a terminal. Text with spaces, quotes, control or invisible characters is quoted
-/// and escaped; other text is unchanged.
+/// Returns untrusted text in a form that is safe on a terminal. Text with spaces, quotes, control or invisible
+/// characters is quoted and escaped; other text is unchanged.
 #[must_use]
 pub fn printable(text: impl AsRef<OsStr>) -> String {
     let text = text.as_ref();

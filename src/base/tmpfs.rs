@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Space of file systems in memory (tmpfs). If a mapped file gets no page there, the kernel kills the application with SIGBUS.
+//! Space of file systems in memory (tmpfs). If a mapped file gets no page there, the kernel kills the application with
+//! SIGBUS.
 
 use nix::sys::statfs::{Statfs, TMPFS_MAGIC, fstatfs};
 use std::fmt::{self, Display, Formatter};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Values as a sequence of 64-bit words. The state file consists of them; they are read in the order in which they were written.
+//! Values as a sequence of 64-bit words. The state file consists of them; they are read in the order in which they were
+//! written.
 
 /// Writes words one after the other.
 #[derive(Debug)]

@@ -80,8 +80,8 @@ fn describe_store(candidate: &StoreCandidate, written: &str, text: &mut String) 
     presence != Presence::Gone
 }
 
-/// Describes a ring, such as `ring v4, 4096 slots, 12 pending, no writer seen`. `readers` are the daemons that have it open, each
-/// with true if it has locked the ring. Returns true if `max_agents` must have room for it.
+/// Describes a ring, such as `ring v4, 4096 slots, 12 pending, no writer seen`. `readers` are the daemons that have it
+/// open, each with true if it has locked the ring. Returns true if `max_agents` must have room for it.
 fn describe_ring(
     candidate: &RingCandidate,
     readers: &[(u32, bool)],

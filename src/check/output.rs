@@ -6,7 +6,8 @@ use crate::base::text;
 use std::fmt::Arguments;
 use std::io::{self, Write};
 
-/// Output of lines. Control and invisible characters in a line are escaped: names in it are untrusted, and a line may have several.
+/// Output of lines. Control and invisible characters in a line are escaped: names in it are untrusted, and a line may
+/// have several.
 #[derive(Debug)]
 pub struct Output<W>(pub W);
 

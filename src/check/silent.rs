@@ -2,9 +2,9 @@
 
 //! `--check`: processes that use NIXL without telemetry here, each with a probable reason.
 //!
-//! Such a process has a NIXL backend loaded ([`crate::procfs::process_scan::library`]). Its agent may have ended, or it may
-//! be a forked child without an agent. These cases look like telemetry that is off. The environment shows which is more
-//! likely.
+//! Such a process has a NIXL backend loaded ([`crate::procfs::process_scan::library`]). Its agent may have ended, or it
+//! may be a forked child without an agent. These cases look like telemetry that is off. The environment shows which is
+//! more likely.
 
 use crate::base::file::FileFacts;
 use crate::check::{Summary, as_root};
@@ -19,7 +19,8 @@ use nix::unistd::geteuid;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Prints the processes that write to none of the rings and stores, each with the probable reason. Returns their number.
+/// Prints the processes that write to none of the rings and stores, each with the probable reason. Returns their
+/// number.
 ///
 /// # Errors
 /// If the output cannot be written.

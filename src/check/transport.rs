@@ -13,7 +13,8 @@ use std::io::{self, Write};
 /// Parts of UCX_TLS that let UCX use RDMA (`ucx_info -d`).
 const RDMA_TRANSPORTS: [&str; 6] = ["all", "ib", "rc", "ud", "dc", "srd"];
 
-/// Prints what is known of the transports of all processes that use NIXL, with warnings. `host` are the RDMA devices of this host.
+/// Prints what is known of the transports of all processes that use NIXL, with warnings. `host` are the RDMA devices of
+/// this host.
 ///
 /// # Errors
 /// If the output cannot be written.

@@ -23,12 +23,12 @@ use std::ffi::{OsStr, OsString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// Longest wait of a new agent for its labels before it is published. Labels should be right when an instance appears, but /proc may
-/// not tell them.
+/// Longest wait of a new agent for its labels before it is published. Labels should be right when an instance appears,
+/// but /proc may not tell them.
 const LABEL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Returns when an agent that is activated now is published without labels, in nanoseconds of CLOCK_MONOTONIC. `is_scanned`: a process scan
-/// may tell the labels.
+/// Returns when an agent that is activated now is published without labels, in nanoseconds of CLOCK_MONOTONIC.
+/// `is_scanned`: a process scan may tell the labels.
 pub(super) fn label_deadline(clock: &Now, now: Instant, is_scanned: bool) -> u64 {
     clock.at(now + LABEL_PATIENCE * u32::from(is_scanned)).stamp
 }
@@ -40,7 +40,8 @@ const FIRST_SCAN: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     queue: VecDeque<Found>,
-    /// Stores that are not the present one of any agent, with the time of their last update. They wait for the end of the first scan.
+    /// Stores that are not the present one of any agent, with the time of their last update. They wait for the end of
+    /// the first scan.
     pub unknown_stores: Vec<(u64, Found)>,
     /// Stores that were counted before this scan, or before the first one, and that no record has.
     pub counted_stores: CountedStores,
@@ -63,8 +64,8 @@ impl Candidates {
 }
 
 impl Collector {
-    /// Scans the directories and attaches what is found, for as long as the budget lasts; the next call goes on from there.
-    /// Returns true if nothing is left for it.
+    /// Scans the directories and attaches what is found, for as long as the budget lasts; the next call goes on from
+    /// there. Returns true if nothing is left for it.
     pub fn scan(&mut self, now: Instant, budget: Duration) -> bool {
         let started = Instant::now();
         self.wants_rescan = false;
@@ -101,8 +102,8 @@ impl Collector {
         is_done
     }
 
-    /// Returns the next file to be attached. At the end of the first scan these are the stores that have waited for it, the oldest
-    /// first.
+    /// Returns the next file to be attached. At the end of the first scan these are the stores that have waited for it,
+    /// the oldest first.
     fn next_candidate(&mut self, now: Instant) -> Option<Found> {
         let is_complete = self.scanner.is_done() && self.candidates.queue.is_empty();
         if is_complete && !self.candidates.all_found {
@@ -223,7 +224,8 @@ impl Collector {
         self.source_added(key, is_visible, now);
     }
 
-    /// Completes the attachment of the last source of an agent. If `is_visible`, the agent is published, or waits for its labels.
+    /// Completes the attachment of the last source of an agent. If `is_visible`, the agent is published, or waits for
+    /// its labels.
     pub(super) fn source_added(&mut self, key: AgentKey, is_visible: bool, now: Instant) {
         let observes = self.observes();
         let Some(agent) = self.agents.get_mut(key) else {
@@ -244,8 +246,9 @@ impl Collector {
         self.files_changed(key);
     }
 
-    /// Returns the name of the agent that a file belongs to: the file's, or the name before, if the daemon was killed while it
-    /// removed the file. Then the ring must be known as that agent's, or any user could add to another agent's counts.
+    /// Returns the name of the agent that a file belongs to: the file's, or the name before, if the daemon was killed
+    /// while it removed the file. Then the ring must be known as that agent's, or any user could add to another agent's
+    /// counts.
     fn name_before(&self, found: &Found) -> OsString {
         let was = removal::original_name(&found.name).filter(|was| {
             self.ring_agent(found, was).is_some_and(|(_, agent)| {

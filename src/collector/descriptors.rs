@@ -5,8 +5,8 @@
 use crate::config::Config;
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Bounds of the reserve, which is a quarter of the limit: pmcd, the log, the state file, and files and pipes that are open for a moment.
-/// A daemon with one ring has about a dozen of these.
+/// Bounds of the reserve, which is a quarter of the limit: pmcd, the log, the state file, and files and pipes that are
+/// open for a moment. A daemon with one ring has about a dozen of these.
 const LEAST_RESERVE: usize = 32;
 const MOST_RESERVE: usize = 64;
 

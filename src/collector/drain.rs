@@ -12,9 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 impl Collector {
-    /// Drains the rings and stores of all agents in which something happens, at least one agent, until the budget is used up. The next
-    /// call goes on with the agents that are left. Returns true if none is left. `tick`: the begin of the tick, or `None` for an
-    /// answer to pmcd.
+    /// Drains the rings and stores of all agents in which something happens, at least one agent, until the budget is
+    /// used up. The next call goes on with the agents that are left. Returns true if none is left. `tick`: the begin of
+    /// the tick, or `None` for an answer to pmcd.
     pub fn drain(&mut self, tick: Option<Instant>, now: Instant, budget: Duration) -> bool {
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
@@ -68,9 +68,9 @@ impl Collector {
         self.agents.update(key);
     }
 
-    /// Rejects the files of an agent whose drain or process scan has panicked, until they change: a defect of the daemon costs this
-    /// agent only. The totals of the agent are read from its record, and the host totals are computed again. Without a record both stay
-    /// as the panic left them, so that a batch may count twice.
+    /// Rejects the files of an agent whose drain or process scan has panicked, until they change: a defect of the
+    /// daemon costs this agent only. The totals of the agent are read from its record, and the host totals are computed
+    /// again. Without a record both stay as the panic left them, so that a batch may count twice.
     pub(super) fn reject_after_panic(&mut self, key: AgentKey) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;

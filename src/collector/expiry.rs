@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Expires agents whose files have been gone for `remember`: their records are removed, and their totals stay in the host totals. An
-//! agent that comes later under the name of an expired one is another agent, with another instance id.
+//! Expires agents whose files have been gone for `remember`: their records are removed, and their totals stay in the
+//! host totals. An agent that comes later under the name of an expired one is another agent, with another instance id.
 
 use super::Collector;
 use crate::agents::AgentKey;
@@ -17,8 +17,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 impl Collector {
-    /// Expires a few agents, if a search is due. At the end of a search, returns the memory of agents that have ceased to be instances
-    /// to the kernel.
+    /// Expires a few agents, if a search is due. At the end of a search, returns the memory of agents that have ceased
+    /// to be instances to the kernel.
     pub(super) fn expire_some(&mut self, now: Instant) {
         let is_due = |next: Instant| now >= next;
         // The first scan may still find the file of an agent.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Makes room where `max_agents`, or the limit on records, is reached. `agents::eviction` has the rule for who makes room.
+//! Makes room where `max_agents`, or the limit on records, is reached. `agents::eviction` has the rule for who makes
+//! room.
 
 use super::Collector;
 use super::new_names::NewNames;
@@ -23,7 +24,8 @@ pub(super) struct Limits {
     pub new_names: NewNames,
     /// Number of rejections since the start for lack of a place, or because of too many new names.
     pub rejections: u64,
-    /// Users whose files were rejected for lack of a place among the files of this scan, and true if those files had events.
+    /// Users whose files were rejected for lack of a place among the files of this scan, and true if those files had
+    /// events.
     pub rejected_users: HashSet<(u32, bool)>,
 }
 
@@ -39,9 +41,9 @@ impl Collector {
         self.agents.places().total() >= self.limits.places
     }
 
-    /// Makes room for a file that was found, if there is none; `key` is its agent, if that is known. Returns false, and rejects the
-    /// file, if there is no room now. A file with events counts as written. A file that no process has open does not
-    /// evict any agent.
+    /// Makes room for a file that was found, if there is none; `key` is its agent, if that is known. Returns false, and
+    /// rejects the file, if there is no room now. A file with events counts as written. A file that no process has open
+    /// does not evict any agent.
     pub(super) fn make_room_for(
         &mut self,
         now: Instant,
@@ -82,7 +84,8 @@ impl Collector {
     /// True if there is certainly no place for a file, since another file of its owner was rejected in this scan.
     pub(super) fn is_user_rejected(&self, found: &Found) -> bool {
         let in_first_scan = self.shared.in_first_scan;
-        // In the first scan, a store may be the present one of an agent that has a place, and agents are found to wait for room.
+        // In the first scan, a store may be the present one of an agent that has a place, and agents are found to wait
+        // for room.
         if in_first_scan && found.directory.kinds.stores {
             return false;
         }
@@ -107,8 +110,9 @@ impl Collector {
         false
     }
 
-    /// Detaches sources of an agent that may be evicted, and withdraws the agent if none is left. Files of an exited agent that a
-    /// process has open are detached only for a file that `has_events`: a file that is only open does not replace its like.
+    /// Detaches sources of an agent that may be evicted, and withdraws the agent if none is left. Files of an exited
+    /// agent that a process has open are detached only for a file that `has_events`: a file that is only open does not
+    /// replace its like.
     fn evict(&mut self, key: AgentKey, is_live: bool, has_events: bool, now: Instant) {
         let limit = self.agent_limit();
         let Some(agent) = self.agents.get_mut(key) else {
@@ -149,8 +153,8 @@ impl Collector {
         }
     }
 
-    /// Withdraws the agents that a lower limit has no places for, before the scan after a start or a reload. Their totals stay in their
-    /// records.
+    /// Withdraws the agents that a lower limit has no places for, before the scan after a start or a reload. Their
+    /// totals stay in their records.
     pub(super) fn evict_excess(&mut self, now: Instant) {
         let excess = self.agents.excess(self.limits.places);
         if excess.is_empty() {
@@ -191,8 +195,8 @@ impl Collector {
     }
 }
 
-/// Returns why a file is not attached for lack of a place. Only a file that certainly no process has, if `has_exited`, is not found
-/// again before it changes.
+/// Returns why a file is not attached for lack of a place. Only a file that certainly no process has, if `has_exited`,
+/// is not found again before it changes.
 fn without_place(has_exited: bool, limit: AgentLimit) -> Rejection {
     match has_exited {
         true => Rejection::Exited,

@@ -65,8 +65,8 @@ impl Collector {
         key
     }
 
-    /// Returns what distinguishes a new agent from others of its name: the label or pod of its directory, its owner, its local rank, or
-    /// what it writes. `None`: nothing.
+    /// Returns what distinguishes a new agent from others of its name: the label or pod of its directory, its owner,
+    /// its local rank, or what it writes. `None`: nothing.
     fn label_of(&self, directory: &Directory, name: &Name) -> Option<String> {
         let label = directory.label.clone();
         if let Some(label) = label.or_else(|| kubelet::pod_uid(&directory.path)) {

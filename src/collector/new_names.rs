@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Limits the rate of new agent names of each user. Each name takes an instance id for as long as archives are kept, and there are
-//! 2^25 ids.
+//! Limits the rate of new agent names of each user. Each name takes an instance id for as long as archives are kept,
+//! and there are 2^25 ids.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Burst of new names of one user, or the limit on records if that is more. Then the rate is fifty a second: one user uses up the ids in
-/// a week.
+/// Burst of new names of one user, or the limit on records if that is more. Then the rate is fifty a second: one user
+/// uses up the ids in a week.
 const BURST: u32 = 4096;
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Number of users whose names are counted.

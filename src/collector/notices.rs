@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Log lines about attached files. A scan can attach thousands, so that only the first lines of a kind are written, and a line with the
-//! number of the others.
+//! Log lines about attached files. A scan can attach thousands, so that only the first lines of a kind are written, and
+//! a line with the number of the others.
 
 use crate::log;
 use std::collections::BTreeMap;

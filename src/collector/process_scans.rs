@@ -22,8 +22,8 @@ use std::vec;
 const IDLE_PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait of the result of a scan for names of users. It is shorter than the wait of a new agent for its labels.
 const NAME_PATIENCE: Duration = Duration::from_millis(500);
-/// Pause after a full scan, which resolves the writers of all files and finds the processes that use NIXL without telemetry. At least
-/// this multiple of the time that a scan took.
+/// Pause after a full scan, which resolves the writers of all files and finds the processes that use NIXL without
+/// telemetry. At least this multiple of the time that a scan took.
 const FULL_PAUSE: Duration = Duration::from_secs(60);
 const FULL_PAUSE_FACTOR: u32 = 200;
 /// Time after which an observer that has not ended a scan counts as one that does not run.
@@ -131,8 +131,8 @@ impl ProcessScans {
 }
 
 impl Collector {
-    /// Publishes the agents that wait for their labels before an answer to pmcd, as soon as a process scan has found these. Waits for the
-    /// scan for `patience` at most.
+    /// Publishes the agents that wait for their labels before an answer to pmcd, as soon as a process scan has found
+    /// these. Waits for the scan for `patience` at most.
     pub fn publish_waiting(&mut self, patience: Duration) {
         let scans = &self.process_scans;
         // Almost always no agent waits.
@@ -151,8 +151,8 @@ impl Collector {
         }
     }
 
-    /// Begins a process scan if one is due, waits for its end for `wait` at most, and applies its result until `end`; the next call goes
-    /// on from there. Returns true unless agents are left to apply it to.
+    /// Begins a process scan if one is due, waits for its end for `wait` at most, and applies its result until `end`;
+    /// the next call goes on from there. Returns true unless agents are left to apply it to.
     pub(super) fn scan_processes(&mut self, now: Instant, wait: Duration, end: Instant) -> bool {
         if !self.observes() {
             return true;
@@ -224,8 +224,8 @@ impl Collector {
         }
     }
 
-    /// Returns the processes with a NIXL backend loaded that write to no attached file, as of the last scan. `None`: not all processes
-    /// are visible.
+    /// Returns the processes with a NIXL backend loaded that write to no attached file, as of the last scan. `None`:
+    /// not all processes are visible.
     #[must_use]
     pub fn silent(&self) -> Option<&[ProcessId]> {
         let silent = self.process_scans.silent.as_deref();
@@ -276,7 +276,8 @@ impl Collector {
     /// Applies the result of a process scan, except for what concerns single agents.
     pub(super) fn begin_application(&mut self, process_scan: ProcessScan) {
         let files = || self.agents.values().flat_map(Agent::attached);
-        // It does not tell which processes write the files that were attached meanwhile. The next scan, which is due, does.
+        // It does not tell which processes write the files that were attached meanwhile. The next scan, which is due,
+        // does.
         if files().all(|(id, _)| process_scan.request.includes(id.ino)) || !process_scan.is_complete
         {
             self.process_scans.silent = process_scan.without_telemetry(files());
@@ -291,7 +292,8 @@ impl Collector {
         self.process_scans.applied = Some((process_scan, keys));
     }
 
-    /// Applies the result of a process scan to the agents that are left, at least to one, until `end`. Returns true if none is left.
+    /// Applies the result of a process scan to the agents that are left, at least to one, until `end`. Returns true if
+    /// none is left.
     pub(super) fn continue_application(&mut self, now: Instant, end: Instant) -> bool {
         let Some((process_scan, mut keys)) = self.process_scans.applied.take() else {
             return true;

@@ -8,8 +8,8 @@ use crate::journal::record::{self, Entry};
 use crate::journal::{ExpiredTotals, RecordId};
 
 impl Collector {
-    /// Checks the state file. Writes all that is known to a file that was made again, and tries to create the records of agents that
-    /// have none.
+    /// Checks the state file. Writes all that is known to a file that was made again, and tries to create the records
+    /// of agents that have none.
     pub fn check_state(&mut self) {
         if self.shared.journal.check() {
             let mut expired = ExpiredTotals {

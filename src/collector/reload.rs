@@ -2,7 +2,8 @@
 
 //! Applies a configuration to the agents: at the start to those of the state file, at a reload to all that are known.
 //!
-//! Both leave the same state. [`Agent::apply`] is what a configuration changes of an agent. The first scan decides all else.
+//! Both leave the same state. [`Agent::apply`] is what a configuration changes of an agent. The first scan decides all
+//! else.
 
 use super::Collector;
 use super::attach::Candidates;
@@ -39,7 +40,8 @@ impl Collector {
         self.configure_transports();
     }
 
-    /// Detaches files in directories that `max_directories` leaves out, at the end of the first scan. A start does not attach them.
+    /// Detaches files in directories that `max_directories` leaves out, at the end of the first scan. A start does not
+    /// attach them.
     pub(super) fn detach_left_out(&mut self) {
         let scanner = &self.scanner;
         let mut detached = Vec::new();
@@ -58,7 +60,8 @@ impl Collector {
 }
 
 impl Agent {
-    /// Applies a configuration. Withdraws the agent if its files are not read any more, since its liveness is not known then.
+    /// Applies a configuration. Withdraws the agent if its files are not read any more, since its liveness is not known
+    /// then.
     pub(super) fn apply(&mut self, config: &Config, now: Instant, journal: &mut Journal) {
         self.waiting = None;
         self.sources.retain(|source| reads(config, source));
@@ -70,7 +73,8 @@ impl Agent {
             }
         }
         if !config.proc_facts {
-            // What process scans have found must not be shown any more, not even after a restart. A store tells its rank by itself.
+            // What process scans have found must not be shown any more, not even after a restart. A store tells its
+            // rank by itself.
             let facts = self.store().map(|_| self.facts_of_files(None));
             journal.set_facts(self.record, facts.as_ref());
             self.set_facts(facts);
@@ -98,8 +102,8 @@ fn is_read(config: &Config, agent: &Agent) -> bool {
         && !ring.is_some_and(is_left_out)
 }
 
-/// True if a source stays attached with another configuration. A ring that is not drained is attached again, since it may be possible
-/// to drain it now. A store without a process is not: all of it is counted.
+/// True if a source stays attached with another configuration. A ring that is not drained is attached again, since it
+/// may be possible to drain it now. A store without a process is not: all of it is counted.
 fn reads(config: &Config, source: &Source) -> bool {
     match source.as_ring() {
         Some(ring) => {

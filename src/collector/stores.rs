@@ -2,9 +2,9 @@
 
 //! Attaches stores to agents.
 //!
-//! A ring belongs to its agent by directory, name and owner. A store is a new file at each start of a process, and several processes
-//! may have agents of one name in one directory, so that [`StoreVerdict`] decides which agent a store belongs to. An agent that
-//! writes a ring never gets a store.
+//! A ring belongs to its agent by directory, name and owner. A store is a new file at each start of a process, and
+//! several processes may have agents of one name in one directory, so that [`StoreVerdict`] decides which agent a store
+//! belongs to. An agent that writes a ring never gets a store.
 
 use super::Collector;
 use super::names::name_of;
@@ -22,8 +22,8 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
-/// Part of an agent's identity that tells it from the agent of a ring of its name, and from other agents with stores: the local
-/// rank, and a number among the agents of this name and rank.
+/// Part of an agent's identity that tells it from the agent of a ring of its name, and from other agents with stores:
+/// the local rank, and a number among the agents of this name and rank.
 fn part(number: usize, rank: &OsStr) -> String {
     format!("store:{number}:{}", rank.to_string_lossy())
 }
@@ -33,14 +33,14 @@ pub(super) fn rank(part: &str) -> Option<&str> {
     part.splitn(3, ':').nth(2)
 }
 
-/// Number of agents of one name that are tested for one store. Each test is a system call, and one user may have as many as
-/// `max_agents`.
+/// Number of agents of one name that are tested for one store. Each test is a system call, and one user may have as
+/// many as `max_agents`.
 const MAX_TESTED: usize = 64;
 /// Seconds by which CLOCK_REALTIME may have been stepped since a file was changed.
 const MAX_CLOCK_STEP: u64 = 3600;
 
-/// Stores that may have been counted, although no record has them. Of the stores that one scan finds, each counts, in whatever order: the
-/// limit is that of the begin of the scan, or of the first one.
+/// Stores that may have been counted, although no record has them. Of the stores that one scan finds, each counts, in
+/// whatever order: the limit is that of the begin of the scan, or of the first one.
 #[derive(Debug, Default)]
 pub(super) struct CountedStores {
     /// See [`Journal::stores_until`].
@@ -61,8 +61,8 @@ impl CountedStores {
         journal.give_up_store(id);
     }
 
-    /// True if a store is one of these. Where the file system has no birth times, the change time stands for it: stores to a mapping of a
-    /// tmpfs do not change that.
+    /// True if a store is one of these. Where the file system has no birth times, the change time stands for it: stores
+    /// to a mapping of a tmpfs do not change that.
     fn may_have(&self, id: StoreId, changed: (i64, i64)) -> bool {
         let made = id.made().unwrap_or(changed);
         self.given_up.contains(&id) || self.until.is_some_and(|until| made <= until)
@@ -91,12 +91,13 @@ impl FoundStore {
 enum StoreVerdict {
     /// Nothing: no process writes it, and it was counted before, or it was last updated more than `retain` ago.
     Over,
-    /// Nothing yet: no agent has it, and the first scan is not over, which may find the present store of an agent of its name.
+    /// Nothing yet: no agent has it, and the first scan is not over, which may find the present store of an agent of
+    /// its name.
     Early,
     /// It is the present store of this agent.
     Present(AgentKey),
-    /// This agent of its name and rank, whose present store no process writes, goes on with it. `None`: it is the first store of a new
-    /// agent.
+    /// This agent of its name and rank, whose present store no process writes, goes on with it. `None`: it is the first
+    /// store of a new agent.
     Next(Option<AgentKey>),
 }
 
@@ -241,7 +242,8 @@ impl Collector {
 
     /// Makes a store the present one of an agent. The one before is counted to its end.
     fn begin_store(&mut self, key: AgentKey, store: &FoundStore, now: Instant) {
-        // Such a store counts from now on. With another update time, the next drain takes the values that are not counts.
+        // Such a store counts from now on. With another update time, the next drain takes the values that are not
+        // counts.
         let reading = self.may_be_counted(store).then(|| StoreReading {
             id: store.id,
             values: StoreValues {
@@ -275,8 +277,8 @@ impl Collector {
         let directory = &store.found.directory.path;
         self.scanner
             .remove_rejection(directory, store.found.facts.id);
-        // Also if its process has ended meanwhile, so that its last values are seen. Where the kernel does not tell which process
-        // has a file, an old store publishes no agent before it is updated.
+        // Also if its process has ended meanwhile, so that its last values are seen. Where the kernel does not tell
+        // which process has a file, an old store publishes no agent before it is updated.
         let is_visible = self.is_recent(&store, now)
             || store.source.file.liveness.presence(now) == Presence::Writing;
         let observes = self.observes();

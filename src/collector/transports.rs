@@ -25,7 +25,8 @@ impl Collector {
         std::mem::take(&mut self.transports.has_changed)
     }
 
-    /// Begins a socket scan if one is due, and gives agents what the observer has read since the last call. Never waits.
+    /// Begins a socket scan if one is due, and gives agents what the observer has read since the last call. Never
+    /// waits.
     pub(super) fn read_transports(&mut self, now: Instant) {
         if self.observes() {
             if let Some(processes) = self.transports.begin_scan(now) {

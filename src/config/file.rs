@@ -39,7 +39,8 @@ pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
         let at = err.span().map_or(0, |span| span.start.min(text.len()));
         line_error(path, text, at, err.message())
     })?;
-    // An editor that writes in place leaves an empty file for a moment. Its defaults would be another user and other directories.
+    // An editor that writes in place leaves an empty file for a moment. Its defaults would be another user and other
+    // directories.
     loaded.config = file.nixl.ok_or_else(|| ConfigError::Value {
         path: path.into(),
         line: 1,

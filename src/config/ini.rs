@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Configuration of PCP's Python PMDA, which is at the path of this PMDA's configuration. It has the INI format of Python's
-//! configparser, with values without quotes.
+//! Configuration of PCP's Python PMDA, which is at the path of this PMDA's configuration. It has the INI format of
+//! Python's configparser, with values without quotes.
 
 /// Keys of the Python PMDA.
 const KEYS: [&str; 2] = ["user", "telemetry_dir"];
 
-/// Converts an INI file of the Python PMDA to TOML, with each setting on its line. Returns `None` for any other file: without a
-/// setting, with another key or section, or with a value in TOML's quotes or brackets. Then a mistake in a TOML file is reported as
-/// such.
+/// Converts an INI file of the Python PMDA to TOML, with each setting on its line. Returns `None` for any other file:
+/// without a setting, with another key or section, or with a value in TOML's quotes or brackets. Then a mistake in a
+/// TOML file is reported as such.
 ///
-/// configparser takes a comment behind a value as part of the value, and a carriage return as the end of a line. For files with
-/// these the result is `None` too, since TOML has an error for each.
+/// configparser takes a comment behind a value as part of the value, and a carriage return as the end of a line. For
+/// files with these the result is `None` too, since TOML has an error for each.
 #[must_use]
 pub fn convert(text: &str) -> Option<String> {
     let (mut toml, mut in_section, mut has_settings) = (String::new(), false, false);

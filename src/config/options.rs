@@ -64,8 +64,8 @@ pub struct Options {
     pub standard: Vec<CString>,
 }
 
-/// Reads a command line, with the name of the program first. `directory` is the working directory of the process; "" means that
-/// of this process.
+/// Reads a command line, with the name of the program first. `directory` is the working directory of the process; ""
+/// means that of this process.
 ///
 /// # Errors
 /// An option is unknown, or its value is missing or wrong.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! PCP's directories, found like libpcp does: from the environment, else from `$PCP_CONF` or `/etc/pcp.conf` (pcp.conf(5)).
+//! PCP's directories, found like libpcp does: from the environment, else from `$PCP_CONF` or `/etc/pcp.conf`
+//! (pcp.conf(5)).
 
 use std::collections::HashMap;
 use std::ffi::OsString;

@@ -2,9 +2,10 @@
 
 //! Telemetry directories: those that are configured, and those that a pattern matches.
 //!
-//! The administrator chose a path without wildcards, so symbolic links in it are followed if only root or the user of this
-//! process can have made or replaced them (`walk`). From the first component with a wildcard on, another user may own the
-//! directories, such as a container its volume. No link is followed there, neither to match the pattern nor to open the directory.
+//! The administrator chose a path without wildcards, so symbolic links in it are followed if only root or the user of
+//! this process can have made or replaced them (`walk`). From the first component with a wildcard on, another user may
+//! own the directories, such as a container its volume. No link is followed there, neither to match the pattern nor to
+//! open the directory.
 
 use crate::base::file::{self, LIST_FLAGS};
 use crate::config::{Config, DirectoryPattern};
@@ -60,7 +61,8 @@ impl Directory {
     /// Opens the directory to list it.
     ///
     /// # Errors
-    /// Any of open(2). ENOTDIR or ELOOP: a link is in the part that a pattern matched, or others could replace a link before it.
+    /// Any of open(2). ENOTDIR or ELOOP: a link is in the part that a pattern matched, or others could replace a link
+    /// before it.
     pub fn open(&self) -> nix::Result<OwnedFd> {
         let rest = self
             .path
@@ -107,7 +109,8 @@ fn matches(pattern: &Pattern, path: &OsStr) -> bool {
     pattern.matches_with(&path.to_string_lossy(), SHELL_MATCH)
 }
 
-/// Returns the part of a configured path without wildcards: the whole path, or a pattern's components before the first wildcard.
+/// Returns the part of a configured path without wildcards: the whole path, or a pattern's components before the first
+/// wildcard.
 #[must_use]
 pub fn prefix(pattern: &DirectoryPattern) -> PathBuf {
     split(pattern).0

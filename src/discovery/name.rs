@@ -2,9 +2,9 @@
 
 //! Names of agents in the PCP instance domain.
 //!
-//! pmie pastes instance names into command lines of sh(1), `pmval -i` splits at commas, the file of instance ids is line-based, and
-//! PCP compares instance names up to the first space (pmdaCacheStore(3)). NIXL allows any file name as the name of an agent, so names
-//! are escaped. A label has the raw name.
+//! pmie pastes instance names into command lines of sh(1), `pmval -i` splits at commas, the file of instance ids is
+//! line-based, and PCP compares instance names up to the first space (pmdaCacheStore(3)). NIXL allows any file name as
+//! the name of an agent, so names are escaped. A label has the raw name.
 
 use siphasher::sip::SipHasher13;
 use std::fmt::Write;
@@ -19,8 +19,9 @@ const PREFIX_LEN: usize = 183;
 
 /// Returns the instance name for the name of an agent's file. Different raw names have different instance names.
 ///
-/// All bytes but ASCII letters, digits and `.` `_` `+` `=` `-` become `%XX`, and so does `-` at the beginning. pmrep 6.0.3 cuts off
-/// other letters. A name longer than 200 bytes after that is shortened and ends with `~` and a hash of the raw name.
+/// All bytes but ASCII letters, digits and `.` `_` `+` `=` `-` become `%XX`, and so does `-` at the beginning. pmrep
+/// 6.0.3 cuts off other letters. A name longer than 200 bytes after that is shortened and ends with `~` and a hash of
+/// the raw name.
 #[must_use]
 pub fn instance_name(raw: &[u8]) -> String {
     let mut name = escaped(raw, is_plain);
@@ -33,8 +34,9 @@ pub fn instance_name(raw: &[u8]) -> String {
     name
 }
 
-/// Returns the instance name of a process: its pid and its command, as the proc PMDA of PCP forms it. The command is escaped like
-/// the name of an agent, without its `:`, which separates nothing here: titles such as `VLLM::Worker` are common.
+/// Returns the instance name of a process: its pid and its command, as the proc PMDA of PCP forms it. The command is
+/// escaped like the name of an agent, without its `:`, which separates nothing here: titles such as `VLLM::Worker` are
+/// common.
 #[must_use]
 pub fn process_name(pid: u32, command: &str) -> String {
     let command = escaped(command.as_bytes(), |byte| is_plain(byte) || byte == b':');
@@ -46,7 +48,8 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._+=-".contains(&byte)
 }
 
-/// Returns a text with all other bytes than plain ones as `%XX`, and also `-` at the beginning, where it would begin an option.
+/// Returns a text with all other bytes than plain ones as `%XX`, and also `-` at the beginning, where it would begin an
+/// option.
 fn escaped(raw: &[u8], is_plain: impl Fn(u8) -> bool) -> String {
     let mut text = String::new();
     for &byte in raw {
@@ -73,8 +76,9 @@ fn is_special(c: char) -> bool {
 
 /// Returns the instance names for an agent in a directory, best first.
 ///
-/// They are the plain name, then the name with the label of the directory or a hash of its path, then the name with a hash of
-/// path and name and a number. The sequence is endless: another user may choose names so that any finite list is taken.
+/// They are the plain name, then the name with the label of the directory or a hash of its path, then the name with a
+/// hash of path and name and a number. The sequence is endless: another user may choose names so that any finite list
+/// is taken.
 pub fn instance_names(
     raw: &[u8],
     directory: &Path,

@@ -2,8 +2,8 @@
 
 //! Checks of a file in a telemetry directory: whether it is a ring that may be attached.
 //!
-//! The directories may be world-writable, so every file is untrusted. Nothing is written to a file before it has passed all
-//! checks.
+//! The directories may be world-writable, so every file is untrusted. Nothing is written to a file before it has passed
+//! all checks.
 
 use crate::base::file::{self, FileFacts};
 use crate::base::tmpfs::Space;
@@ -20,8 +20,8 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-/// Checks that a file is regular, has one hard link, and belongs to one of `owners`. `None` allows all owners. `has_ring_size` is
-/// true if the file is as long as a ring or a store; the error contains it.
+/// Checks that a file is regular, has one hard link, and belongs to one of `owners`. `None` allows all owners.
+/// `has_ring_size` is true if the file is as long as a ring or a store; the error contains it.
 ///
 /// # Errors
 /// The rejection of the file.
@@ -58,7 +58,8 @@ pub fn open(
 ) -> Result<RingCandidate, Rejection> {
     let has_ring_size = Layout::fits_any(facts.size, |layout| config.reads(layout));
     check_kind(facts, config.owners.as_deref(), has_ring_size)?;
-    // Any whole number of words passes: a later NIXL may have slots of another size, and its ring is then reported as unsupported.
+    // Any whole number of words passes: a later NIXL may have slots of another size, and its ring is then reported as
+    // unsupported.
     if facts.size <= HeaderLayout::PACKED.bytes() as u64 || facts.size % 8 != 0 {
         return Err(Rejection::Size { size: facts.size });
     }
@@ -118,11 +119,12 @@ fn check_header(file: &File, size: u64, config: &Config) -> Result<(Header, Layo
     Ok((header, layout))
 }
 
-/// Opens a file for reading. `is_expected` is true if the name or size of the file is that of a ring or store; a missing read
-/// permission is then reported.
+/// Opens a file for reading. `is_expected` is true if the name or size of the file is that of a ring or store; a
+/// missing read permission is then reported.
 ///
 /// # Errors
-/// `NoReadAccess` for EACCES and EPERM, `Replaced` for another file than `facts` describes, `Io` for other errors of open(2).
+/// `NoReadAccess` for EACCES and EPERM, `Replaced` for another file than `facts` describes, `Io` for other errors of
+/// open(2).
 pub fn open_to_read(
     directory: &OwnedFd,
     name: &OsStr,

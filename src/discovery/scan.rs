@@ -2,7 +2,8 @@
 
 //! Scan of the telemetry directories: finds new and changed files, and caches the rejected ones.
 //!
-//! [`Scanner::scan`] works for a limited time and goes on at the next call. A pass opens all directories again, every 2 s.
+//! [`Scanner::scan`] works for a limited time and goes on at the next call. A pass opens all directories again, every 2
+//! s.
 
 use crate::base::file::{self, FILE_TIME_GRANULARITY, FileFacts, FileId, is_younger_than};
 use crate::base::per_user::Counts;
@@ -26,8 +27,8 @@ mod rejected;
 mod tests;
 mod watched;
 
-/// Interval at which all directories are opened and listed, even if their modification times are unchanged. Those do not change
-/// when an agent completes a file, or takes over an old file of its name.
+/// Interval at which all directories are opened and listed, even if their modification times are unchanged. Those do
+/// not change when an agent completes a file, or takes over an old file of its name.
 const PASS_INTERVAL: Duration = Duration::from_secs(2);
 /// Pause after a listing, as a multiple of the time that the listing took.
 const PAUSE_FACTOR: u32 = 20;
@@ -38,8 +39,8 @@ const STARTUP_TIME: Duration = Duration::from_secs(10);
 
 /// The directories that are scanned, and the rejected files in them.
 ///
-/// At most `max_directories` directories come from patterns. If there are more, a directory of the user with the most is removed
-/// for another user that has at least two fewer.
+/// At most `max_directories` directories come from patterns. If there are more, a directory of the user with the most
+/// is removed for another user that has at least two fewer.
 #[derive(Debug, Default)]
 pub struct Scanner {
     config: Config,
@@ -115,8 +116,8 @@ impl Scanner {
         self.rejected.len()
     }
 
-    /// Returns three numbers: open directories, directories left out because of `max_directories`, and directories or patterns
-    /// that cannot be opened.
+    /// Returns three numbers: open directories, directories left out because of `max_directories`, and directories or
+    /// patterns that cannot be opened.
     #[must_use]
     pub fn directories(&self) -> (usize, u32, usize) {
         let all = self.directories.values();
@@ -124,7 +125,8 @@ impl Scanner {
         (open, self.left_out, self.directories.len() - open)
     }
 
-    /// Returns the number of directories that patterns match and that are left out because their file system may not answer.
+    /// Returns the number of directories that patterns match and that are left out because their file system may not
+    /// answer.
     #[must_use]
     pub fn served(&self) -> usize {
         self.served
@@ -228,8 +230,8 @@ impl Scanner {
             }
         }
         let mut found = files.found;
-        // Of two agents of one name, that in the directory that is configured first keeps the plain name. Of several stores that an
-        // agent has had, each counts before the next replaces it.
+        // Of two agents of one name, that in the directory that is configured first keeps the plain name. Of several
+        // stores that an agent has had, each counts before the next replaces it.
         found.sort_by_cached_key(|found| {
             let watched = self.directories.get(&found.directory.path);
             let age = found.directory.kinds.stores.then_some(found.facts.changed);
@@ -284,8 +286,8 @@ impl Scanner {
         true
     }
 
-    /// Opens a directory that the pass found. Returns how many directories that the pass found `max_directories` leaves no room for now:
-    /// 1 if it is this one, or another one that made room.
+    /// Opens a directory that the pass found. Returns how many directories that the pass found `max_directories` leaves
+    /// no room for now: 1 if it is this one, or another one that made room.
     fn add_directory(&mut self, directory: Directory, owner: Option<u32>) -> u32 {
         let mut left_out = 0;
         let path = directory.path.clone();
@@ -310,8 +312,9 @@ impl Scanner {
         left_out
     }
 
-    /// Makes room for one more directory of this user, and removes another directory if necessary. Returns the number of directories that
-    /// were removed and that the pass has found already: it will not meet them again. `None`: there is no room.
+    /// Makes room for one more directory of this user, and removes another directory if necessary. Returns the number
+    /// of directories that were removed and that the pass has found already: it will not meet them again. `None`: there
+    /// is no room.
     fn make_room(&mut self, owner: Option<u32>) -> Option<u32> {
         let Some(owner) = owner else { return Some(0) };
         let most = self.config.max_directories;

@@ -2,9 +2,9 @@
 
 //! The first page of the state file behind its header: the sums of expired agents, and a few numbers of the whole file.
 //!
-//! To expire an agent, its sums are added here and its record is freed, and a kill may come in between. Therefore the same store
-//! that replaces the sums also names the record. The next start frees that record without adding it again. Instance ids of
-//! expired agents are never given again, so the next id is stored here too.
+//! To expire an agent, its sums are added here and its record is freed, and a kill may come in between. Therefore the
+//! same store that replaces the sums also names the record. The next start frees that record without adding it again.
+//! Instance ids of expired agents are never given again, so the next id is stored here too.
 
 use crate::base::words::{signed, unsigned};
 use crate::event::Totals;
@@ -44,7 +44,8 @@ const OVERFLOWS: usize = FREED + 1;
 const NEXT_ID: usize = 80;
 /// When the configuration was last read: nanoseconds since the epoch.
 const CONFIG_READ: usize = 81;
-/// When the newest store was made that no record has any more: nanoseconds since the epoch. One word, so that a kill cannot divide it.
+/// When the newest store was made that no record has any more: nanoseconds since the epoch. One word, so that a kill
+/// cannot divide it.
 const STORES_UNTIL: usize = 82;
 const SECOND: i64 = 1_000_000_000;
 const _: () = assert!(ENTRIES[0] + OVERFLOWS < ENTRIES[1] && ENTRIES[1] + OVERFLOWS < NEXT_ID);

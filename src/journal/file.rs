@@ -10,8 +10,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, fchown};
 use std::path::Path;
 
-/// Opens or creates the file, and its directory if that is missing. A file that root opens becomes root's. The directory above
-/// belongs to PCP's user, and links there must not lead root elsewhere.
+/// Opens or creates the file, and its directory if that is missing. A file that root opens becomes root's. The
+/// directory above belongs to PCP's user, and links there must not lead root elsewhere.
 ///
 /// # Errors
 /// The file cannot be opened, or other users may write to it or to its directory.
@@ -34,7 +34,8 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     let meta = file.metadata()?;
     fault_of_file(&meta, uid).map_or(Ok(()), reject)?;
     if meta.uid() != uid.as_raw() {
-        // The account of an earlier nixl.conf could shorten it. `user` gets it again before this process becomes that user.
+        // The account of an earlier nixl.conf could shorten it. `user` gets it again before this process becomes that
+        // user.
         fchown(&file, Some(uid.as_raw()), Some(getegid().as_raw()))?;
     }
     Ok(file)

@@ -2,13 +2,13 @@
 
 //! One agent's record in the state file: its words and their meaning.
 //!
-//! The names of an agent are written before the record counts as used, and stay. What changes is in two entries,
-//! and a generation names the valid one. To change it, the other entry is written, then the generation is raised. A kill at any
-//! instruction leaves either the old entry or the new one valid, never a mixture.
+//! The names of an agent are written before the record counts as used, and stay. What changes is in two entries, and a
+//! generation names the valid one. To change it, the other entry is written, then the generation is raised. A kill at
+//! any instruction leaves either the old entry or the new one valid, never a mixture.
 //!
-//! No process reads a record while another process writes it. The next daemon reads what this one had stored when it was killed.
-//! That is every store up to one instruction, whatever the order in which the processor made them visible. So only the compiler
-//! must keep the stores in order. Stores of two calls stay in order by the compiler fences of
+//! No process reads a record while another process writes it. The next daemon reads what this one had stored when it
+//! was killed. That is every store up to one instruction, whatever the order in which the processor made them visible.
+//! So only the compiler must keep the stores in order. Stores of two calls stay in order by the compiler fences of
 //! [`Mapping::access`](crate::shm::Mapping::access).
 //!
 //! Begin with [`replace`], which is the commit, and [`read`]. `entry` has the words of an entry.
@@ -66,8 +66,8 @@ pub struct Name {
     pub instance: String,
     /// The directory in which its files are found.
     pub directory: PathBuf,
-    /// Which agent of this name in this directory: empty for the writer of the ring with this name. `store:NUMBER:RANK` for a
-    /// writer of stores, where NUMBER tells agents of one local rank apart.
+    /// Which agent of this name in this directory: empty for the writer of the ring with this name. `store:NUMBER:RANK`
+    /// for a writer of stores, where NUMBER tells agents of one local rank apart.
     pub part: String,
     /// Uid of the owner of its files.
     pub owner: u32,
@@ -130,8 +130,8 @@ fn put_text(words: &[AtomicU64], text: &[u8]) {
     }
 }
 
-/// Writes the labels and process facts, which label the agent right after the next start, or removes them. A kill in between
-/// leaves none.
+/// Writes the labels and process facts, which label the agent right after the next start, or removes them. A kill in
+/// between leaves none.
 pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
     words[FACTS_LENGTH].store(0, Release);
     let Some(facts) = facts else {
@@ -139,7 +139,8 @@ pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
     };
     let text = serde_json::to_vec(facts).unwrap_or_default();
     if text.len() <= 8 * FACTS_SPACE {
-        // The text must not be stored before the length is 0. A release store does not hold back stores that come after it.
+        // The text must not be stored before the length is 0. A release store does not hold back stores that come after
+        // it.
         compiler_fence(Release);
         put_text(&words[FACTS..], &text);
         words[FACTS_LENGTH].store(text.len() as u64, Release);
@@ -165,11 +166,13 @@ fn entry_of(generation: u64) -> usize {
 pub fn replace(words: &[AtomicU64], entry: &Entry) {
     let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
     put(&words[entry_of(generation)..], entry);
-    // Release: the entry is whole before the generation names it. After a kill the next daemon reads what this one had stored.
+    // Release: the entry is whole before the generation names it. After a kill the next daemon reads what this one had
+    // stored.
     words[GENERATION].store(generation, Release);
 }
 
-/// Notes that the slots of the entry's batch were released. After a kill before this, the next daemon has to find that out.
+/// Notes that the slots of the entry's batch were released. After a kill before this, the next daemon has to find that
+/// out.
 pub fn set_released(words: &[AtomicU64]) {
     let generation = words[GENERATION].load(Relaxed);
     words[RELEASED_GENERATION].store(generation, Release);

@@ -2,7 +2,8 @@
 
 //! The mapped state file: its header and its records.
 //!
-//! Begin with `Records::lock_and_read`, which a start of the daemon calls. The words of a record are the business of `record`.
+//! Begin with `Records::lock_and_read`, which a start of the daemon calls. The words of a record are the business of
+//! `record`.
 
 use super::expired;
 use super::record::{self, Entry, Name, RECORD_WORDS, SavedAgent};
@@ -21,7 +22,8 @@ pub(super) const RECORD_LEN: u64 = 8 * RECORD_WORDS as u64;
 pub(super) const CHUNK: usize = 64;
 /// First word of the file.
 const MAGIC: u64 = u64::from_le_bytes(*b"NIXLPMDA");
-/// Version of the format, and the lengths that it depends on. A file of another format is not read: it would not outlive the boot anyway.
+/// Version of the format, and the lengths that it depends on. A file of another format is not read: it would not
+/// outlive the boot anyway.
 pub(super) const FORMAT: u64 =
     (4 << 32) | ((RECORD_WORDS as u64) << 16) | record::ENTRY_WORDS as u64;
 /// Longest file that is accepted: 16 times what the largest `max_agents` needs.
@@ -52,8 +54,8 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Locks the file and reads its contents. Returns `None` while another process has the lock. A file that cannot be used is
-    /// overwritten.
+    /// Locks the file and reads its contents. Returns `None` while another process has the lock. A file that cannot be
+    /// used is overwritten.
     ///
     /// # Errors
     /// The file cannot be locked, read, grown or mapped.
@@ -105,8 +107,8 @@ impl Records {
         Ok(Some((records, found)))
     }
 
-    /// Reads all records. Frees those that are damaged, and the one whose agent was being expired at a kill. Returns the records
-    /// in use and the number of damaged ones.
+    /// Reads all records. Frees those that are damaged, and the one whose agent was being expired at a kill. Returns
+    /// the records in use and the number of damaged ones.
     fn read(&mut self) -> Result<(Vec<(RecordId, SavedAgent)>, usize), FileShortened> {
         let (mut found, mut damaged) = (Vec::new(), 0);
         let (expired, freed) = self.head(expired::read)?;
@@ -196,8 +198,8 @@ impl Records {
         Ok(())
     }
 
-    /// Shortens the file by the chunks at its end that have no record in use. One free chunk stays, so that the file does not
-    /// grow and shrink with each agent.
+    /// Shortens the file by the chunks at its end that have no record in use. One free chunk stays, so that the file
+    /// does not grow and shrink with each agent.
     ///
     /// # Errors
     /// The file cannot be mapped or shortened, which costs only space.
@@ -226,7 +228,8 @@ fn map(file: &File, chunks: usize) -> io::Result<Mapping> {
     Mapping::new(file, (1 + chunks * CHUNK) * RECORD_WORDS)
 }
 
-/// Makes the file at least this long. A full disk is an error here; later it would be SIGBUS at the first store to the mapping.
+/// Makes the file at least this long. A full disk is an error here; later it would be SIGBUS at the first store to the
+/// mapping.
 fn allocate(file: &File, len: u64) -> Result<(), Errno> {
     let len = libc::off_t::try_from(len).map_err(|_| Errno::EFBIG)?;
     posix_fallocate(file, 0, len)
@@ -255,8 +258,8 @@ pub(super) fn read_header(file: &File) -> io::Result<[u64; 4]> {
     Ok(bytes.map(u64::from_ne_bytes))
 }
 
-/// The id of this boot of the host (random(4)), or zeros if there is none. A state file of an earlier boot describes rings that
-/// are gone.
+/// The id of this boot of the host (random(4)), or zeros if there is none. A state file of an earlier boot describes
+/// rings that are gone.
 ///
 /// # Errors
 /// The id cannot be read now, so that an old state file cannot be recognised.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Limits of the log: lines in a minute, and bytes in one run of the daemon. The files of each user have their own, those of all users
-//! together have a second one, and the daemon itself has a third. Notices take nothing from what warnings and errors may have: a warning
-//! says why something is missing.
+//! Limits of the log: lines in a minute, and bytes in one run of the daemon. The files of each user have their own,
+//! those of all users together have a second one, and the daemon itself has a third. Notices take nothing from what
+//! warnings and errors may have: a warning says why something is missing.
 
 use std::collections::HashMap;
 use tracing::Level;
@@ -22,7 +22,8 @@ enum Subject {
 }
 
 impl Subject {
-    /// Returns what may be logged in a run, with the lines of one minute. Notices may have it, and warnings with errors again.
+    /// Returns what may be logged in a run, with the lines of one minute. Notices may have it, and warnings with errors
+    /// again.
     fn limits(&self) -> Left {
         let (lines, bytes) = match self {
             Self::Daemon => (240, 4 << 20),
@@ -66,8 +67,9 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Counts a line. `user`: owner of the files that it is about, or `None` for the daemon itself. `minute`: the present one, counted
-    /// from 1970. Returns what to write at the end of the line. `None`: the line is left out, and not counted.
+    /// Counts a line. `user`: owner of the files that it is about, or `None` for the daemon itself. `minute`: the
+    /// present one, counted from 1970. Returns what to write at the end of the line. `None`: the line is left out, and
+    /// not counted.
     pub fn admit(
         &mut self,
         user: Option<String>,

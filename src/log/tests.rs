@@ -24,14 +24,14 @@ pub(crate) fn begin_of_event(uid: Option<u32>) -> String {
     format!("{:?} Event", uid.map(|uid| format!("uid={uid}")))
 }
 
-/// Runs a closure, and calls `seen` with the `Debug` texts of the user and of each event that it logs. Returns the result of the
-/// closure.
+/// Runs a closure, and calls `seen` with the `Debug` texts of the user and of each event that it logs. Returns the
+/// result of the closure.
 pub(crate) fn with_events<T>(
     seen: impl Fn(&str) + Send + Sync + 'static,
     run: impl FnOnce() -> T,
 ) -> T {
-    // If there is one subscriber only, tracing asks that of the current thread what is logged, and caches the answer for all
-    // threads: in another test it has none.
+    // If there is one subscriber only, tracing asks that of the current thread what is logged, and caches the answer
+    // for all threads: in another test it has none.
     static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(registry()));
     LazyLock::force(&SECOND);
     // The other layer keeps the fields of spans.

@@ -2,8 +2,8 @@
 
 //! Instance domains.
 
-/// Makes a constant of each serial number, and the table. The comment above a row is its help: the short text in the first line,
-/// then the long one.
+/// Makes a constant of each serial number, and the table. The comment above a row is its help: the short text in the
+/// first line, then the long one.
 macro_rules! indoms {
     ($(#[doc = $oneline:literal] $(#[doc = $help:literal])+ $name:ident = $serial:literal,)+) => {
         $(

@@ -56,8 +56,8 @@ impl Observer {
         }
     }
 
-    /// Returns the responses since the last call. Waits for one for `wait` at most. A process that has stalled is logged as well, and
-    /// a worker that has failed is only logged.
+    /// Returns the responses since the last call. Waits for one for `wait` at most. A process that has stalled is
+    /// logged as well, and a worker that has failed is only logged.
     pub fn receive(&mut self, wait: Duration) -> Vec<Response> {
         let (mut responses, end) = (Vec::new(), Instant::now() + wait);
         while let Some(link) = &mut self.link {

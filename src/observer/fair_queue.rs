@@ -7,15 +7,16 @@ use crate::observer::user_time::UserTime;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Limit of what readings may have taken, where there is one: beyond it, only processes of new users, and of those that have taken little of
-/// it, are read.
+/// Limit of what readings may have taken, where there is one: beyond it, only processes of new users, and of those that
+/// have taken little of it, are read.
 const MAX_TIME: Duration = Duration::from_secs(1);
 /// A reading that takes this long is slow.
 const SLOW: Duration = Duration::from_millis(100);
-/// Limit of slow readings in a request. After one that blocks until it is set aside, all others wait for the next request: what the request
-/// has read is of use at its end only.
+/// Limit of slow readings in a request. After one that blocks until it is set aside, all others wait for the next
+/// request: what the request has read is of use at its end only.
 const MAX_SLOW_TIME: Duration = Duration::from_millis(600);
-/// Limit of the excess over the limit that is paid back, in 2.5 seconds. So after a reading that blocked for seconds there is soon time again.
+/// Limit of the excess over the limit that is paid back, in 2.5 seconds. So after a reading that blocked for seconds
+/// there is soon time again.
 const MAX_EXCESS: Duration = Duration::from_millis(100);
 
 /// A process that is to be read.
@@ -51,7 +52,8 @@ pub struct FairQueue {
     used_by_all: Duration,
     /// Time that slow readings of the current request have taken.
     slow_time: Duration,
-    /// Number of the request that a process was read for last, or of the one before the request that named it first, by process id.
+    /// Number of the request that a process was read for last, or of the one before the request that named it first, by
+    /// process id.
     last_read: HashMap<u32, u64>,
     /// Number of the current request.
     request: u64,
@@ -69,7 +71,8 @@ enum UserClass {
 }
 
 impl FairQueue {
-    /// Returns no processes. With `are_new_first`, processes that no request has named before are the first ones of their user.
+    /// Returns no processes. With `are_new_first`, processes that no request has named before are the first ones of
+    /// their user.
     pub fn new(are_new_first: bool) -> Self {
         Self {
             is_limited: false,
@@ -136,9 +139,9 @@ impl FairQueue {
 
     /// Takes the next process. `None`: all were read, or others are left out because the time is used.
     ///
-    /// First come users whose processes have taken little time, the user with the least before others. Then come new users: each of
-    /// them may block a reading, once. Last come users that have taken much, such as one that has blocked a reading. So no user waits long for
-    /// others, however many these are.
+    /// First come users whose processes have taken little time, the user with the least before others. Then come new
+    /// users: each of them may block a reading, once. Last come users that have taken much, such as one that has
+    /// blocked a reading. So no user waits long for others, however many these are.
     ///
     /// With `only_light`, only the first ones are read, unless the request is not limited.
     pub fn next(&mut self, only_light: bool) -> Option<QueuedOrder> {
@@ -178,7 +181,8 @@ impl FairQueue {
             .push_front(queued);
     }
 
-    /// Notes that the reading of a process has taken this time. A late one was set aside before, maybe in an earlier request.
+    /// Notes that the reading of a process has taken this time. A late one was set aside before, maybe in an earlier
+    /// request.
     pub fn note(&mut self, queued: &QueuedOrder, time: Duration, is_late: bool) {
         if let Some(last_read) = self.last_read.get_mut(&queued.pid()) {
             *last_read = self.request;
@@ -204,8 +208,8 @@ mod tests {
         }
     }
 
-    /// Begins a request of these processes so many seconds after the start. Returns the order in which they are read, if they take no
-    /// time.
+    /// Begins a request of these processes so many seconds after the start. Returns the order in which they are read,
+    /// if they take no time.
     fn order(queue: &mut FairQueue, processes: &[QueuedOrder], seconds: u64) -> Vec<u32> {
         order_with(queue, processes, true, seconds)
     }

@@ -14,8 +14,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Pause after a request, as a multiple of the time that it took, within these bounds. On a host with many processes a scan takes long, and
-/// new agents wait for their labels.
+/// Pause after a request, as a multiple of the time that it took, within these bounds. On a host with many processes a
+/// scan takes long, and new agents wait for their labels.
 const PAUSE_FACTOR: u32 = 3;
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_millis(250);
@@ -94,9 +94,9 @@ pub fn list(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Vec<Queu
     }
 }
 
-/// Returns all processes of /proc that are to be read, and the directory with the logs of pods. `users` are the real users of processes
-/// whose directory belongs to root, as they were when each was seen first: a process that is not dumpable has such a directory
-/// (proc_pid(5)), and to find out its user takes longer than the rest.
+/// Returns all processes of /proc that are to be read, and the directory with the logs of pods. `users` are the real
+/// users of processes whose directory belongs to root, as they were when each was seen first: a process that is not
+/// dumpable has such a directory (proc_pid(5)), and to find out its user takes longer than the rest.
 fn all_processes(request: &ScanRequest, users: &mut HashMap<u32, u32>) -> Vec<QueuedOrder> {
     let names = list_names_at(Path::new("/proc")).unwrap_or_default();
     let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());

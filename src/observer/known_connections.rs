@@ -2,9 +2,9 @@
 
 //! Connections as they were read last: what each has added since, for which process and peer.
 //!
-//! A socket that a forked process inherits counts for the process that it was found in first, as long as that has it: the parent, since of a
-//! user the process that has waited longest is read first, of equal ones the oldest. If a connection were forgotten while it is open, all
-//! its bytes would count again.
+//! A socket that a forked process inherits counts for the process that it was found in first, as long as that has it:
+//! the parent, since of a user the process that has waited longest is read first, of equal ones the oldest. If a
+//! connection were forgotten while it is open, all its bytes would count again.
 
 use crate::observer::protocol::{SocketReading, Traffic};
 use crate::observer::sockets::OpenFiles;
@@ -13,12 +13,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Limit of peers of a process in a reading, at the end of [`KnownConnections::add`]: those whose open connections have had the most bytes.
+/// Limit of peers of a process in a reading, at the end of [`KnownConnections::add`]: those whose open connections have
+/// had the most bytes.
 const MAX_READ_PEERS: usize = 64;
 
 /// Time after which a connection that is not found any more is forgotten.
 const KEPT_TIME: Duration = Duration::from_secs(120);
-/// Limit of connections: some 40 MB. Beyond it, of the user with most of them the process with most of them is forgotten.
+/// Limit of connections: some 40 MB. Beyond it, of the user with most of them the process with most of them is
+/// forgotten.
 const MAX_CONNECTIONS: usize = 1 << 18;
 
 /// Connections of all processes, as they were read last.
@@ -71,8 +73,9 @@ impl KnownConnections {
         self.unread.remove(&id);
     }
 
-    /// Adds the connections of a process. `was_counted` is true if the daemon has counted the process. If it is not known here, how much
-    /// was counted is not known either, so that its connections count from now on. Returns what they have added.
+    /// Adds the connections of a process. `was_counted` is true if the daemon has counted the process. If it is not
+    /// known here, how much was counted is not known either, so that its connections count from now on. Returns what
+    /// they have added.
     pub fn add(&mut self, id: ProcessId, was_counted: bool, files: &OpenFiles) -> SocketReading {
         self.unread.remove(&id);
         let is_new = self.processes.insert(id);
@@ -133,8 +136,9 @@ impl KnownConnections {
         reading
     }
 
-    /// Ends a scan. Forgets connections that a process has closed, and processes that have ended. A connection that was not found may be
-    /// there still: a thread can move it to another descriptor during a scan, and it can be on its way to another process.
+    /// Ends a scan. Forgets connections that a process has closed, and processes that have ended. A connection that was
+    /// not found may be there still: a thread can move it to another descriptor during a scan, and it can be on its way
+    /// to another process.
     pub fn end_scan(&mut self) {
         let (scan, unread) = (self.scan, &self.unread);
         self.processes.retain(|id| self.running.contains_key(id));
@@ -144,8 +148,8 @@ impl KnownConnections {
         self.connections.shrink_to(2 * self.connections.len());
     }
 
-    /// Forgets processes until there are at most `limit` connections: of the user with most of them the process with most. The next
-    /// reading of such a process counts from then on.
+    /// Forgets processes until there are at most `limit` connections: of the user with most of them the process with
+    /// most. The next reading of such a process counts from then on.
     fn limit(&mut self, limit: usize) {
         if self.connections.len() <= limit {
             return;

@@ -198,8 +198,8 @@ impl<S: Serialize, R: DeserializeOwned> Link<S, R> {
     }
 }
 
-/// Waits until a descriptor can be read or written, at most for a time. Returns true if the first one can be read, or its other end was
-/// closed.
+/// Waits until a descriptor can be read or written, at most for a time. Returns true if the first one can be read, or
+/// its other end was closed.
 pub fn wait_for(read: &[BorrowedFd], written: &[BorrowedFd], time: Duration) -> bool {
     let read = read.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN));
     let written = written
@@ -222,7 +222,8 @@ impl Closed {
         self.0.id()
     }
 
-    /// Kills the child, and its children if it leads a process group. It ends as soon as it no longer waits for what stalls it.
+    /// Kills the child, and its children if it leads a process group. It ends as soon as it no longer waits for what
+    /// stalls it.
     pub fn kill(&mut self) {
         let group = i32::try_from(self.0.id()).map(Pid::from_raw);
         let killed = group.map(|group| killpg(group, Signal::SIGKILL));

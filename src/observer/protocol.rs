@@ -44,7 +44,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// True if it may take a part of the time only, as it comes again and again. A scan for all files is made once, by `--check`.
+    /// True if it may take a part of the time only, as it comes again and again. A scan for all files is made once, by
+    /// `--check`.
     pub fn is_limited(&self) -> bool {
         match self {
             Self::Scan(request) => request.inodes.is_some(),
@@ -61,7 +62,8 @@ pub struct SocketRequest {
     pub id: ProcessId,
     /// User.
     pub uid: u32,
-    /// True if the daemon has counted connections of the process before. The observer may have forgotten how much of them.
+    /// True if the daemon has counted connections of the process before. The observer may have forgotten how much of
+    /// them.
     pub was_counted: bool,
     /// libnixl in the mount namespace of the process, if its version is requested.
     #[serde(with = "any_path")]
@@ -225,7 +227,8 @@ pub struct SocketReading {
     pub rdma_devices: u32,
     /// Number of TCP connections that count for this process.
     pub connections: u32,
-    /// Mean of the smoothed round-trip times in microseconds, weighted by the bytes since the last reading. `None`: no bytes.
+    /// Mean of the smoothed round-trip times in microseconds, weighted by the bytes since the last reading. `None`: no
+    /// bytes.
     pub rtt: Option<f64>,
     /// Traffic since the last reading.
     pub traffic: Traffic,

@@ -65,8 +65,8 @@ pub fn read(process: &ProcessDir) -> io::Result<OpenFiles> {
     Ok(files)
 }
 
-/// Returns the number of RDMA devices that a process has open. With `may_copy`, it copies the descriptor of one socket, to find out
-/// whether [`read`] may, and reads nothing of it.
+/// Returns the number of RDMA devices that a process has open. With `may_copy`, it copies the descriptor of one socket,
+/// to find out whether [`read`] may, and reads nothing of it.
 ///
 /// # Errors
 /// Those of [`read`].

@@ -2,9 +2,9 @@
 
 //! The observer: has workers read what the daemon asks for, and ends those that wait for a process.
 //!
-//! It reads nothing itself that can block. A worker that has not answered for 0.7 s is set aside, and another one reads what comes next,
-//! without the processes of the same group. One that has not answered for ten seconds is killed, and the group is skipped for a while. How often a user
-//! may delay others by less than that, `FairQueue::next` says.
+//! It reads nothing itself that can block. A worker that has not answered for 0.7 s is set aside, and another one reads
+//! what comes next, without the processes of the same group. One that has not answered for ten seconds is killed, and
+//! the group is skipped for a while. How often a user may delay others by less than that, `FairQueue::next` says.
 
 use crate::observer::fair_queue::QueuedOrder;
 use crate::observer::group::Group;
@@ -105,7 +105,8 @@ impl Supervisor {
         job.end.is_complete = kind != Kind::Scan || (is_init_there && sees_host());
     }
 
-    /// Goes on with all that is to be read. Waits for nothing but the end of a worker that has failed, 0.1 s. Returns the responses.
+    /// Goes on with all that is to be read. Waits for nothing but the end of a worker that has failed, 0.1 s. Returns
+    /// the responses.
     pub fn poll(&mut self, now: Instant) -> Vec<Response> {
         self.workers.reap(now);
         for reading in std::mem::take(&mut self.readings) {
@@ -163,7 +164,8 @@ impl Supervisor {
         queue.note(&reading.queued, time, reading.is_aside);
     }
 
-    /// Sets a worker aside that has not answered in time. Another one goes on, with the same request if that is not limited.
+    /// Sets a worker aside that has not answered in time. Another one goes on, with the same request if that is not
+    /// limited.
     fn set_aside(&mut self, mut reading: Reading, now: Instant) {
         self.job(reading.kind).end.is_cut = true;
         // A worker that a signal has stopped does not wait for the process.
@@ -343,8 +345,8 @@ impl Supervisor {
                 Response::LookedUp(question.clone(), answer)
             }
             (Answer::Unread(why), Order::Scan(pid)) => {
-                // A process that may not be read may have anything mapped. The host's init process is not an agent, and some kernels
-                // deny access to it.
+                // A process that may not be read may have anything mapped. The host's init process is not an agent, and
+                // some kernels deny access to it.
                 let is_denied = matches!(why, Unread::Denied(_));
                 let is_init = *pid == INIT_PID && is_denied;
                 let end = &mut self.job(Kind::Scan).end;
@@ -369,8 +371,8 @@ impl Supervisor {
         self.responses.push(response);
     }
 
-    /// Waits for a request, for an answer, or until something is to be done. Returns true if there is a request, or no other one will
-    /// come.
+    /// Waits for a request, for an answer, or until something is to be done. Returns true if there is a request, or no
+    /// other one will come.
     pub fn wait(&mut self, requests: BorrowedFd, now: Instant) -> bool {
         let deadlines = self.readings.iter().map(|reading| match reading.is_aside {
             true => reading.began + HARD_TIMEOUT,

@@ -34,8 +34,8 @@ impl UserTime {
         self.used.values().copied().max().unwrap_or_default()
     }
 
-    /// Pays back a part of the time since the last call: to each user an equal part of that. Forgets users that have paid all, unless
-    /// `is_kept`. Returns that part of the time.
+    /// Pays back a part of the time since the last call: to each user an equal part of that. Forgets users that have
+    /// paid all, unless `is_kept`. Returns that part of the time.
     pub fn pay_back(&mut self, now: Instant, is_kept: impl Fn(u32) -> bool) -> Duration {
         let since = self.paid.replace(now).map(|paid| now - paid);
         let paid = since.unwrap_or_default() / SHARE;

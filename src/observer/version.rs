@@ -14,11 +14,11 @@ const MAX_NAMES: usize = 1 << 14;
 /// Limit of a version, in bytes.
 const MAX_VERSION_LEN: usize = 32;
 
-/// Returns the version of the package that has a library of a process. `None`: no package beside it has one, or the files of the
-/// process cannot be read.
+/// Returns the version of the package that has a library of a process. `None`: no package beside it has one, or the
+/// files of the process cannot be read.
 ///
-/// A wheel has libnixl in `site-packages/.nixl_cu12.mesonpy.libs` or `site-packages/nixl_cu12.libs`. Its version is in the name
-/// `site-packages/nixl_cu12-1.5.1.dist-info`.
+/// A wheel has libnixl in `site-packages/.nixl_cu12.mesonpy.libs` or `site-packages/nixl_cu12.libs`. Its version is in
+/// the name `site-packages/nixl_cu12-1.5.1.dist-info`.
 #[must_use]
 pub fn of_library(process: &ProcessDir, library: &Path) -> Option<String> {
     let is_plain = |part: &Component| matches!(part, Component::RootDir | Component::Normal(_));

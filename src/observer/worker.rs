@@ -2,9 +2,10 @@
 
 //! A worker: reads one process after the other, as the observer orders, and answers with what it has read.
 //!
-//! It is a process, not a thread. A read of /proc/PID/maps, cmdline or environ waits for the memory lock of the process, and any user can
-//! keep that lock busy for ever, with a file system that does not answer (FUSE). Reading a socket waits for its lock
-//! without regard to signals (`__lock_sock` of Linux's net/core/sock.c). Whoever waits there keeps its locks and files for as long.
+//! It is a process, not a thread. A read of /proc/PID/maps, cmdline or environ waits for the memory lock of the
+//! process, and any user can keep that lock busy for ever, with a file system that does not answer (FUSE). Reading a
+//! socket waits for its lock without regard to signals (`__lock_sock` of Linux's net/core/sock.c). Whoever waits there
+//! keeps its locks and files for as long.
 
 use crate::accounts::lookup;
 use crate::base::file::list_names_at;
@@ -28,8 +29,8 @@ use std::time::{Duration, Instant};
 /// Time for an answer of the name services, so that a worker is not set aside for it.
 const NAME_TIME: Duration = SOFT_TIMEOUT.saturating_sub(Duration::from_millis(100));
 
-/// Closes all descriptors except standard input, output and error: those that pmcd has left open in the daemon. A process that cannot end
-/// would keep them open.
+/// Closes all descriptors except standard input, output and error: those that pmcd has left open in the daemon. A
+/// process that cannot end would keep them open.
 ///
 /// # Errors
 /// /proc cannot be read.

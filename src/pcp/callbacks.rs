@@ -55,8 +55,8 @@ thread_local! {
     static ANSWER: RefCell<Answer> = RefCell::default();
 }
 
-/// Replaces pmdaFetch(3). That function also reports changed names and labels to pmcd. Names never change here. Labels of an agent do,
-/// but for that report pmlogger(1) writes labels of the context only.
+/// Replaces pmdaFetch(3). That function also reports changed names and labels to pmcd. Names never change here. Labels
+/// of an agent do, but for that report pmlogger(1) writes labels of the context only.
 unsafe extern "C" fn fetch(
     count: c_int,
     pmids: *mut sys::pmID,

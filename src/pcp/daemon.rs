@@ -34,7 +34,8 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
         TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
     )?;
     let (mut interval, mut failures) = (Duration::ZERO, 0);
-    // When the loop last began to wait, and the longest time that pmcd may have waited for an answer since no request was there.
+    // When the loop last began to wait, and the longest time that pmcd may have waited for an answer since no request
+    // was there.
     let (mut idle_at, mut waited) = (Instant::now(), Duration::ZERO);
     current::set(Some(server));
     loop {

@@ -69,7 +69,8 @@ impl Pmda {
         let log = c"nixl.log".as_ptr();
         let version = sys::PMDA_INTERFACE_7;
         let domain = c_int::try_from(DOMAIN).unwrap_or_default();
-        // SAFETY: `interface` is leaked and `name` is static, because the library keeps them. It copies the other strings.
+        // SAFETY: `interface` is leaked and `name` is static, because the library keeps them. It copies the other
+        // strings.
         unsafe { sys::pmdaDaemon(interface, version, name, domain, log, help.as_ptr()) };
         let indoms = INDOMS.map(|(serial, ..)| sys::pmdaIndom {
             // The serial number. pmdaInit replaces it by the pmInDom.
@@ -110,7 +111,8 @@ impl Pmda {
         let options = c"D:d:h:i:l:pu:U:6:".as_ptr();
         let mut errors = 0;
         loop {
-            // SAFETY: argv is leaked and has argc strings and a null pointer; the interface lives forever; `errors` outlives the call.
+            // SAFETY: argv is leaked and has argc strings and a null pointer; the interface lives forever; `errors`
+            // outlives the call.
             let option =
                 unsafe { sys::pmdaGetOpt(argc, argv, options, self.interface, &raw mut errors) };
             if option < 0 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Instance domains with one instance for each agent, process or peer. They have the present ones only and remember nothing of
-//! others.
+//! Instance domains with one instance for each agent, process or peer. They have the present ones only and remember
+//! nothing of others.
 
 use super::ffi::Instances;
 use crate::agents::AgentKey;
@@ -30,8 +30,8 @@ impl<K: Copy + Eq> KeyedInstances<K> {
         }
     }
 
-    /// Adds an instance. Returns false if the id is in use, or if PCP accepts no such id (more than 31 bits) or name (with
-    /// a NUL).
+    /// Adds an instance. Returns false if the id is in use, or if PCP accepts no such id (more than 31 bits) or name
+    /// (with a NUL).
     pub fn add(&mut self, id: u32, name: &str, key: K) -> bool {
         let (Ok(inst), Ok(name)) = (i32::try_from(id), CString::new(name)) else {
             return false;

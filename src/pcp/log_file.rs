@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::{fs, io};
 
-/// Makes standard error the log file of the command line. Where the file cannot be opened, standard error stays what it is.
+/// Makes standard error the log file of the command line. Where the file cannot be opened, standard error stays what it
+/// is.
 pub fn open(pmda: &mut Pmda) {
     let kept = pmda.log_path().map_or(Ok(()), |path| keep_previous(&path));
     pmda.open_log();

@@ -38,8 +38,8 @@ pub use transports::PeerKey;
 
 /// Function that reads the configuration.
 pub type ReadConfig = Box<dyn Fn() -> Result<LoadedConfig, ConfigError>>;
-/// Function that opens the state file, becomes the configured user, starts the observer and gives up all other rights. This cannot be
-/// undone.
+/// Function that opens the state file, becomes the configured user, starts the observer and gives up all other rights.
+/// This cannot be undone.
 pub type EnterAccount = Box<dyn Fn(&Config) -> Result<Entered, NotAllowed>>;
 
 /// What a process opens before it gives up its rights.
@@ -102,8 +102,8 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Creates the server, and begins with the configuration if it is valid. If not, the server serves `nixl.control` only, until a
-    /// reload succeeds: it does not know the user, the directories and the histograms of the operator.
+    /// Creates the server, and begins with the configuration if it is valid. If not, the server serves `nixl.control`
+    /// only, until a reload succeeds: it does not know the user, the directories and the histograms of the operator.
     ///
     /// # Errors
     /// If the configured user is not available. The process must then end, because it would run as the wrong user.
@@ -144,8 +144,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Becomes the user of the first valid configuration, and begins to work. Until then the process has no other thread: one that a
-    /// system call blocks would block setuid(2).
+    /// Becomes the user of the first valid configuration, and begins to work. Until then the process has no other
+    /// thread: one that a system call blocks would block setuid(2).
     fn begin(&mut self, config: &Config) -> Result<(), NotAllowed> {
         let rights = Rights::of(config, getuid().as_raw(), privilege::permitted());
         let entered = (self.enter_account)(config)?;
@@ -165,8 +165,8 @@ impl Server {
         self.control.config_read = Some(when);
     }
 
-    /// True if this process drains. It does not before a valid configuration, and while another pmdanixl drains the rings of this host:
-    /// then only `nixl.control` has values.
+    /// True if this process drains. It does not before a valid configuration, and while another pmdanixl drains the
+    /// rings of this host: then only `nixl.control` has values.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         self.phase == Phase::Serving

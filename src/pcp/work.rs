@@ -87,6 +87,7 @@ pub enum Work {
         /// Start of the drain. When TICK.drain is over, the rest is left for the next tick.
         start: Instant,
     },
-    /// Liveness is checked, agents and files that have expired are removed, and the instance ids are written to their file.
+    /// Liveness is checked, agents and files that have expired are removed, and the instance ids are written to their
+    /// file.
     Maintain,
 }

@@ -9,8 +9,8 @@ use std::iter;
 /// Limit of generations. vLLM has two between a worker and its server; a launcher or a fork server adds one.
 const MAX_LEVELS: usize = 8;
 
-/// Returns the ancestors of a process, the parent first. They end before the first process of another user or PID namespace.
-/// They also end before the host's init process, because its services have environments of their own.
+/// Returns the ancestors of a process, the parent first. They end before the first process of another user or PID
+/// namespace. They also end before the host's init process, because its services have environments of their own.
 pub fn of(process: &ProcessDir) -> impl Iterator<Item = ProcessDir> {
     let own = identity(process);
     let is_ancestor = move |parent: &ProcessDir| {
@@ -27,13 +27,14 @@ fn parent(process: &ProcessDir) -> Option<ProcessDir> {
     let parent_id = || Some(process.stat().ok()?.parent);
     let pid = parent_id()?;
     let parent = ProcessDir::open(pid).ok()?;
-    // A process gets another parent when its parent ends. While stat still has this id, no later process has taken the id.
+    // A process gets another parent when its parent ends. While stat still has this id, no later process has taken the
+    // id.
     let is_parent = parent_id() == Some(pid) && parent.id().start <= process.id().start;
     is_parent.then_some(parent)
 }
 
-/// Returns what an ancestor must share with a process: real user id and PID namespace; `None` if /proc does not tell. The
-/// owner of /proc/PID would not do: it is root if the process is not dumpable (proc_pid(5)).
+/// Returns what an ancestor must share with a process: real user id and PID namespace; `None` if /proc does not tell.
+/// The owner of /proc/PID would not do: it is root if the process is not dumpable (proc_pid(5)).
 fn identity(process: &ProcessDir) -> Option<(u32, u64)> {
     Some((process.uid()?, process.namespace("pid").ok()?))
 }

@@ -55,8 +55,8 @@ pub struct Liveness {
     change_time: (i64, i64),
     /// True if the next process scan is to look for the writer.
     needs_scan: bool,
-    /// Change time of the file at the last check before a process scan that showed no writer. While it is the current one, processes
-    /// that have the file only read it: an agent that starts changes the file.
+    /// Change time of the file at the last check before a process scan that showed no writer. While it is the current
+    /// one, processes that have the file only read it: an agent that starts changes the file.
     only_readers_since: Option<(i64, i64)>,
 }
 
@@ -85,8 +85,9 @@ impl Liveness {
         }
     }
 
-    /// Notes that there were events, so that a process has the file. If none had it before, a process scan is to find the writer.
-    /// While events come, the kernel is not asked about the file, but every `period` whether the known writers still run.
+    /// Notes that there were events, so that a process has the file. If none had it before, a process scan is to find
+    /// the writer. While events come, the kernel is not asked about the file, but every `period` whether the known
+    /// writers still run.
     pub fn saw_events(&mut self, now: Instant, period: Duration) {
         self.needs_scan |= self.has_no_holder();
         (self.last_event, self.last_check) = (now, now);
@@ -97,11 +98,12 @@ impl Liveness {
         }
     }
 
-    /// Forgets the writer if it has ended. If it or one of several writers has, a process scan is to find those that are left.
+    /// Forgets the writer if it has ended. If it or one of several writers has, a process scan is to find those that
+    /// are left.
     fn check_writers(&mut self, now: Instant) {
         self.writers_checked = now;
-        // `has_process` costs a tenth of `is_running`, but is also true for a zombie. If /proc belongs to another PID namespace,
-        // kill(2) knows none of its processes.
+        // `has_process` costs a tenth of `is_running`, but is also true for a zombie. If /proc belongs to another PID
+        // namespace, kill(2) knows none of its processes.
         let has_ended = |process: &ProcessId| !process.has_process() && !process.is_running();
         let ended = self.writer.take_if(|writer| has_ended(writer));
         let mut sharers = self.sharers.iter().flat_map(Sharers::named);
@@ -128,8 +130,8 @@ impl Liveness {
         self.needs_scan = true;
     }
 
-    /// Returns what other processes do with the file, as of the last check and the last process scan. If the kernel does not tell, the
-    /// file counts as held for a minute after its last event.
+    /// Returns what other processes do with the file, as of the last check and the last process scan. If the kernel
+    /// does not tell, the file counts as held for a minute after its last event.
     #[must_use]
     pub fn presence(&self, now: Instant) -> Presence {
         let since_event = now.saturating_duration_since(self.last_event);
@@ -154,8 +156,8 @@ impl Liveness {
         self.sharers.as_ref()
     }
 
-    /// Returns the facts of the last known writer, also after its end. `None` before a process scan has shown the writer, and after
-    /// a producer restart.
+    /// Returns the facts of the last known writer, also after its end. `None` before a process scan has shown the
+    /// writer, and after a producer restart.
     #[must_use]
     pub fn facts(&self) -> Option<&Facts> {
         self.process_facts.as_ref()
@@ -197,8 +199,8 @@ impl Liveness {
         has_no_holder
     }
 
-    /// Checks a file without new events, if the last check is `period` ago. Returns true if a producer has started: a process has the
-    /// file, which had no holder before and has changed.
+    /// Checks a file without new events, if the last check is `period` ago. Returns true if a producer has started: a
+    /// process has the file, which had no holder before and has changed.
     pub fn check(&mut self, file: &File, now: Instant, period: Duration) -> bool {
         if now < self.next_check(period) {
             return false;
@@ -229,15 +231,15 @@ impl Liveness {
         self.needs_scan
     }
 
-    /// True if a process scan that starts now is to look for the writer: a scan is needed, or this scan is for all files that a
-    /// process may have.
+    /// True if a process scan that starts now is to look for the writer: a scan is needed, or this scan is for all
+    /// files that a process may have.
     pub fn begin_process_scan(&mut self, is_full: bool) -> bool {
         let needs_scan = std::mem::take(&mut self.needs_scan);
         needs_scan || (is_full && !self.has_no_holder())
     }
 
-    /// Applies the result of a process scan, if the scan looked for the writer of this file. Returns the processes that write at the
-    /// same time, if their set is another one than before.
+    /// Applies the result of a process scan, if the scan looked for the writer of this file. Returns the processes that
+    /// write at the same time, if their set is another one than before.
     pub fn end_process_scan(
         &mut self,
         process_scan: &ProcessScan,
@@ -248,8 +250,8 @@ impl Liveness {
         let agents = process_scan.processes_of(id, path).into_iter();
         let agents = Vec::from_iter(agents.filter(|process| process.is_agent()));
         let (old_writer, previous_writer) = (self.writer, self.previous_writer);
-        // The process from before a restart may run on, and a scan from before the restart may still show it. So it comes last. Of
-        // several agents, the one that started first counts.
+        // The process from before a restart may run on, and a scan from before the restart may still show it. So it
+        // comes last. Of several agents, the one that started first counts.
         let writers = openers(&agents).into_iter();
         self.writer = writers.map(|process| process.id).min_by_key(|&writer| {
             let is_previous = Some(writer) == previous_writer;

@@ -20,7 +20,8 @@ pub const INIT_PID: u32 = 1;
 /// include/linux/proc_ns.h).
 const HOST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// What other processes do with a file, as far as the kernel and /proc tell. Of several files of an agent, the greatest counts.
+/// What other processes do with a file, as far as the kernel and /proc tell. Of several files of an agent, the greatest
+/// counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Presence {
     /// No other process has the file open: the agent that wrote it has exited.
@@ -37,8 +38,8 @@ pub enum Presence {
 }
 
 impl Presence {
-    /// Asks the kernel for a lease on a file, and returns what that tells of other processes. With [`LeaseKind::NoWriter`], only
-    /// processes that may write count.
+    /// Asks the kernel for a lease on a file, and returns what that tells of other processes. With
+    /// [`LeaseKind::NoWriter`], only processes that may write count.
     #[must_use]
     pub fn by_lease(file: &File, kind: LeaseKind) -> Self {
         match Lease::acquire(file, kind) {
@@ -156,7 +157,8 @@ impl ProcessStat {
         })
     }
 
-    /// True if no thread of the process is left. A process whose first thread alone has ended is a zombie as well, and runs.
+    /// True if no thread of the process is left. A process whose first thread alone has ended is a zombie as well, and
+    /// runs.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.state, b'Z' | b'X') && self.threads <= 1
     }

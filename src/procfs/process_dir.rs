@@ -14,10 +14,12 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
-/// Limit of a short file, in bytes. `status` and `limits` have about 1,500; the rest of `status` is the list of its groups.
+/// Limit of a short file, in bytes. `status` and `limits` have about 1,500; the rest of `status` is the list of its
+/// groups.
 const MAX_TEXT: u64 = 1 << 16;
 
-/// Process with an open directory in /proc. After its end, nothing of this directory can be read, also if a later process has its id.
+/// Process with an open directory in /proc. After its end, nothing of this directory can be read, also if a later
+/// process has its id.
 #[derive(Debug)]
 pub struct ProcessDir {
     id: ProcessId,
@@ -171,7 +173,8 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// Returns each descriptor, and what it is when it is reached (proc_pid_fd(5)). A file that was closed meanwhile is left out.
+    /// Returns each descriptor, and what it is when it is reached (proc_pid_fd(5)). A file that was closed meanwhile is
+    /// left out.
     ///
     /// # Errors
     /// The process has ended, or its files may not be read.

@@ -21,7 +21,8 @@ pub mod scanned;
 use library::Libraries;
 use scanned::ScannedProcess;
 
-// Limits for each user, since any user can create any number of mappings, also of files with the inode numbers of others' rings.
+// Limits for each user, since any user can create any number of mappings, also of files with the inode numbers of
+// others' rings.
 
 /// Limit of names of one inode number in the processes of a user.
 const MAX_MAPPINGS: usize = 1024;
@@ -204,8 +205,8 @@ impl ProcessScan {
         known.map(|(_, process)| process)
     }
 
-    /// Returns the processes that have a file mapped. On btrfs and overlayfs the device number in maps differs from the one of
-    /// stat(2). If no device number matches, the path decides.
+    /// Returns the processes that have a file mapped. On btrfs and overlayfs the device number in maps differs from the
+    /// one of stat(2). If no device number matches, the path decides.
     #[must_use]
     pub fn processes_of(&self, file: FileId, path: &Path) -> Vec<&MappingProcess> {
         let device = Some(file.dev);
@@ -229,7 +230,8 @@ impl ProcessScan {
         known.any(|(_, process)| process.is_agent())
     }
 
-    /// Returns the processes with a NIXL backend loaded and none of these files mapped; `None` if processes were hidden.
+    /// Returns the processes with a NIXL backend loaded and none of these files mapped; `None` if processes were
+    /// hidden.
     #[must_use]
     pub fn without_telemetry<'a>(
         &self,
@@ -248,8 +250,9 @@ impl ProcessScan {
     }
 }
 
-/// Returns the processes that have mapped a file themselves. A forked process inherits mappings, at their addresses, from one that has
-/// started before. Processes without random addresses (randomize_va_space, personality(2)) may look like that.
+/// Returns the processes that have mapped a file themselves. A forked process inherits mappings, at their addresses,
+/// from one that has started before. Processes without random addresses (randomize_va_space, personality(2)) may look
+/// like that.
 #[must_use]
 pub fn openers<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> {
     let mut all = processes.to_vec();
@@ -280,7 +283,8 @@ impl MappingProcess {
         self.id.pid != std::process::id() && !self.is_pmdanixl(&[own])
     }
 
-    /// True if the process is pmdanixl. Since any user can give a process this name, it must belong to root or one of `users`.
+    /// True if the process is pmdanixl. Since any user can give a process this name, it must belong to root or one of
+    /// `users`.
     #[must_use]
     pub fn is_pmdanixl(&self, users: &[u32]) -> bool {
         self.command == "pmdanixl" && (self.uid == 0 || users.contains(&self.uid))

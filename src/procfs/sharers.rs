@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Several processes that write one ring, which NIXL does not prevent: each agent of one name in one directory opens the same file.
+//! Several processes that write one ring, which NIXL does not prevent: each agent of one name in one directory opens
+//! the same file.
 
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::{MappingProcess, openers};

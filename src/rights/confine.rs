@@ -2,7 +2,8 @@
 
 //! Locks the process into the directories that it works in (landlock(7)), for good.
 //!
-//! Neither it nor a process that it starts can then read /proc/PID/maps of other processes. So the observer is started before.
+//! Neither it nor a process that it starts can then read /proc/PID/maps of other processes. So the observer is started
+//! before.
 
 use crate::config::{Config, DirectoryPattern};
 use crate::discovery::directory;
@@ -150,10 +151,10 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, NotConfined> {
     })
 }
 
-/// Returns the directory that is allowed for a pattern: one that stays, since a rule is lost with its directory, and the directory of a
-/// pattern may be made again. Of a pattern with a wildcard it is the part before that, of any other the mount point of its file system
-/// or, where that is the root directory, what has it. Of a missing directory it is the one above it. `None`: both are missing, or it is
-/// the root directory, which would allow everything.
+/// Returns the directory that is allowed for a pattern: one that stays, since a rule is lost with its directory, and
+/// the directory of a pattern may be made again. Of a pattern with a wildcard it is the part before that, of any other
+/// the mount point of its file system or, where that is the root directory, what has it. Of a missing directory it is
+/// the one above it. `None`: both are missing, or it is the root directory, which would allow everything.
 ///
 /// # Errors
 /// The kernel does not tell whether a directory is there.

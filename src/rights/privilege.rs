@@ -23,9 +23,9 @@ pub struct NotAllowed {
     errno: Errno,
 }
 
-/// Becomes the configured user for good, with its groups and only the capabilities that the configuration needs. A process that
-/// already has this user, or stays root, only loses capabilities. No program that it starts can have more. `before_limit` is called as
-/// the user, before any capability is given up.
+/// Becomes the configured user for good, with its groups and only the capabilities that the configuration needs. A
+/// process that already has this user, or stays root, only loses capabilities. No program that it starts can have more.
+/// `before_limit` is called as the user, before any capability is given up.
 ///
 /// # Errors
 /// The kernel does not allow it. Then the same capabilities are in effect as before.
@@ -73,7 +73,8 @@ const OF_ANY_CONFIGURATION: [Capability; 8] = [
     Capability::CAP_SYS_PTRACE,
 ];
 
-/// Puts all capabilities out of effect, until there is a valid configuration, and gives up those that no configuration needs.
+/// Puts all capabilities out of effect, until there is a valid configuration, and gives up those that no configuration
+/// needs.
 ///
 /// # Errors
 /// The kernel does not allow it.
@@ -98,8 +99,8 @@ fn raise() -> CapsHashSet {
     before
 }
 
-/// Returns the capabilities that reading other users' processes needs: SYS_PTRACE for their mappings and sockets (pidfd_getfd(2)),
-/// DAC_READ_SEARCH for their files. Containers have DAC_OVERRIDE instead, which is more.
+/// Returns the capabilities that reading other users' processes needs: SYS_PTRACE for their mappings and sockets
+/// (pidfd_getfd(2)), DAC_READ_SEARCH for their files. Containers have DAC_OVERRIDE instead, which is more.
 #[must_use]
 pub fn of_reader() -> [Capability; 2] {
     let read = Capability::CAP_DAC_READ_SEARCH;
@@ -110,7 +111,8 @@ pub fn of_reader() -> [Capability; 2] {
     [Capability::CAP_SYS_PTRACE, files]
 }
 
-/// Returns the capabilities of the observer: those of [`of_reader`] that this process has, if the configuration needs them.
+/// Returns the capabilities of the observer: those of [`of_reader`] that this process has, if the configuration needs
+/// them.
 #[must_use]
 pub fn of_observer(config: &Config) -> Vec<Capability> {
     let permitted = permitted();
@@ -157,7 +159,8 @@ pub fn limit_worker() -> Result<(), Errno> {
     set_no_new_privs()
 }
 
-/// Gives up all capabilities but those that reading other processes needs, which each program that this process starts has too.
+/// Gives up all capabilities but those that reading other processes needs, which each program that this process starts
+/// has too.
 ///
 /// # Errors
 /// The kernel does not allow it.
@@ -167,8 +170,8 @@ pub fn limit_observer() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Lets each program that this thread starts have these capabilities. A program has the ambient ones of its thread, even if it is not
-/// root's (capabilities(7)).
+/// Lets each program that this thread starts have these capabilities. A program has the ambient ones of its thread,
+/// even if it is not root's (capabilities(7)).
 fn pass_on(kept: &[Capability]) {
     for &cap in kept {
         // Fails without the capability.
@@ -191,9 +194,10 @@ fn keep_only(effective: &[Capability], kept: &[Capability]) -> Result<(), Errno>
     dropped.map_err(|_| Errno::EPERM)
 }
 
-/// Returns the capabilities that the work needs (capabilities(7)): DAC_OVERRIDE to open another user's ring for writing,
-/// DAC_READ_SEARCH to open it for reading, LEASE to find out whether another process has it open, FOWNER to remove another user's file from a directory like /tmp. Root needs DAC_OVERRIDE also to write to
-/// PCP's directories, which belong to PCP's user.
+/// Returns the capabilities that the work needs (capabilities(7)): DAC_OVERRIDE to open another user's ring for
+/// writing, DAC_READ_SEARCH to open it for reading, LEASE to find out whether another process has it open, FOWNER to
+/// remove another user's file from a directory like /tmp. Root needs DAC_OVERRIDE also to write to PCP's directories,
+/// which belong to PCP's user.
 pub(super) fn needed(uid: u32, config: &Config) -> Vec<Capability> {
     if !reads_others(uid, config) {
         return Vec::new();
@@ -250,7 +254,8 @@ pub fn names(capabilities: impl IntoIterator<Item = Capability>) -> String {
     }
 }
 
-/// Creates a file for a user in a directory that the user may not write to. An existing file gets the user as its owner.
+/// Creates a file for a user in a directory that the user may not write to. An existing file gets the user as its
+/// owner.
 ///
 /// # Errors
 /// The file cannot be created, is not a regular file, or has several hard links.

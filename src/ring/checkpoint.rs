@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The checkpoint of a ring: what identifies the last counted batch, and how to find out later what became of its slots.
+//! The checkpoint of a ring: what identifies the last counted batch, and how to find out later what became of its
+//! slots.
 //!
-//! A batch is counted by one store to the state file, which a kill cannot divide. Only after that are its slots released, by a
-//! compare-and-swap of `read_pos`. A kill may come between the two, or the swap may fail. Then the checkpoint is compared with
-//! the ring, so that no event is counted twice and, as far as the ring can tell, none is lost.
+//! A batch is counted by one store to the state file, which a kill cannot divide. Only after that are its slots
+//! released, by a compare-and-swap of `read_pos`. A kill may come between the two, or the swap may fail. Then the
+//! checkpoint is compared with the ring, so that no event is counted twice and, as far as the ring can tell, none is
+//! lost.
 //!
-//! Begin with [`Checkpoint::decide`], whose rows are the table in ARCHITECTURE.md. It decides from the checkpoint and from
-//! [`Evidence`], which [`Checkpoint::evidence`] captures of the ring. This file changes nothing, and must not know totals or the
-//! state file.
+//! Begin with [`Checkpoint::decide`], whose rows are the table in ARCHITECTURE.md. It decides from the checkpoint and
+//! from [`Evidence`], which [`Checkpoint::evidence`] captures of the ring. This file changes nothing, and must not know
+//! totals or the state file.
 //!
 //! The proofs rest on two facts about NIXL's producer:
 //!
-//! - A running producer never writes a slot that was not released. It writes slots in order, so before it overwrites a slot it
-//!   has written every slot in between, and at the end of the ring the last ones.
-//! - A producer that restarts on the same file sets both positions to 0, changes the file's change time (ftruncate(2)), and
-//!   leaves the bytes of the slots until it writes them again.
+//! - A running producer never writes a slot that was not released. It writes slots in order, so before it overwrites a
+//!   slot it has written every slot in between, and at the end of the ring the last ones.
+//! - A producer that restarts on the same file sets both positions to 0, changes the file's change time (ftruncate(2)),
+//!   and leaves the bytes of the slots until it writes them again.
 
 use crate::base::file::{self, FileId};
 use crate::ring::layout::halves;
@@ -39,7 +41,8 @@ pub struct Checkpoint {
     pub fingerprint: Fingerprint,
     /// The producer's position and the slots that it had yet to write, when the batch was copied.
     pub producer: ProducerState,
-    /// True if the slots are known to be released. Unless the producer restarted, `read_pos` cannot lie before `end` then.
+    /// True if the slots are known to be released. Unless the producer restarted, `read_pos` cannot lie before `end`
+    /// then.
     pub released: bool,
 }
 
@@ -50,11 +53,11 @@ pub struct RingIdentity {
     pub id: FileId,
     /// Birth time of the file in seconds and nanoseconds. Zeros if the file system has none.
     pub born: (i64, i64),
-    /// Change time of the file in seconds and nanoseconds. A restart of the producer always changes it, by ftruncate(2). So does
-    /// the first store to each page of a mapping.
+    /// Change time of the file in seconds and nanoseconds. A restart of the producer always changes it, by
+    /// ftruncate(2). So does the first store to each page of a mapping.
     pub changed: (i64, i64),
-    /// True if the change time was before the clock of file times when it was read, so that a later change gives another time: that
-    /// clock is coarse.
+    /// True if the change time was before the clock of file times when it was read, so that a later change gives
+    /// another time: that clock is coarse.
     pub shows_changes: bool,
     /// Word of the header with the version and its copy.
     pub versions: u64,
@@ -69,15 +72,15 @@ pub enum Verdict {
     Done,
     /// The slots were not released: `read_pos` has to move from where it is to the end of the batch.
     Release,
-    /// Another reader released this many of the slots: `read_pos` has to move from where that reader left it to the end of the
-    /// batch.
+    /// Another reader released this many of the slots: `read_pos` has to move from where that reader left it to the end
+    /// of the batch.
     Overtaken(u64),
     /// Another reader released all slots of the batch, and this many events behind it, which were never read here.
     Passed(u64),
     /// The producer restarted, or this is another file: the ring is to be drained from its `read_pos`.
     NewRing,
-    /// The producer restarted, and the release moved `read_pos` of the new ring, since the old batch began at 0, where a new ring
-    /// begins as well. `read_pos` has to move back to 0, and then the ring is to be drained from there.
+    /// The producer restarted, and the release moved `read_pos` of the new ring, since the old batch began at 0, where
+    /// a new ring begins as well. `read_pos` has to move back to 0, and then the ring is to be drained from there.
     NewRingReleased,
 }
 
@@ -107,12 +110,13 @@ pub struct Evidence {
     pub past_end: u64,
     /// True if the end of the batch lies between `read_pos` and `write_pos`, where the pending events are.
     pub is_end_pending: bool,
-    /// `write_pos`, compared with its value when the batch was copied. A lower one: the producer went round, or restarted.
+    /// `write_pos`, compared with its value when the batch was copied. A lower one: the producer went round, or
+    /// restarted.
     pub write_pos: cmp::Ordering,
     /// True if the header was invalid when it was loaded again: the producer is in the midst of a restart.
     pub is_restarting: bool,
-    /// True if the change time of the file proves that the producer has not restarted. Then the slots are not compared, and the
-    /// fields below are false.
+    /// True if the change time of the file proves that the producer has not restarted. Then the slots are not compared,
+    /// and the fields below are false.
     pub is_unchanged: bool,
     /// True if a slot of the batch has other bytes.
     pub is_batch_overwritten: bool,
@@ -125,8 +129,8 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// True if a ring that is taken for a restarted one may be a running one: the producer may have gone round since the batch was
-    /// copied, and have written the same bytes as before to the last slots of the ring.
+    /// True if a ring that is taken for a restarted one may be a running one: the producer may have gone round since
+    /// the batch was copied, and have written the same bytes as before to the last slots of the ring.
     #[must_use]
     pub fn may_be_running(&self) -> bool {
         self.write_pos.is_lt() && !self.is_restarting
@@ -147,8 +151,8 @@ impl Checkpoint {
         }
     }
 
-    /// True if the slots still have to be released, or it is not known whether they are. A checkpoint that is dropped in this
-    /// state lets the batch be counted a second time.
+    /// True if the slots still have to be released, or it is not known whether they are. A checkpoint that is dropped
+    /// in this state lets the batch be counted a second time.
     #[must_use]
     pub fn is_in_flight(&self) -> bool {
         !self.released
@@ -156,9 +160,11 @@ impl Checkpoint {
 
     /// Captures what the ring shows of the batch, by loads only. The proofs rest on their order:
     ///
-    /// 1. The positions, then the change time in `identity`, both by the caller. A restart changes the time before it stores positions.
+    /// 1. The positions, then the change time in `identity`, both by the caller. A restart changes the time before it
+    ///    stores positions.
     /// 2. The slots of the batch.
-    /// 3. `write_pos` again, if all slots of the batch are released: a producer that overwrote one has another position now.
+    /// 3. `write_pos` again, if all slots of the batch are released: a producer that overwrote one has another position
+    ///    now.
     /// 4. The slots that the producer was to write next: it wrote them before it moved its position past them.
     #[must_use]
     pub fn evidence<W: Load>(
@@ -207,7 +213,8 @@ impl Checkpoint {
         }
     }
 
-    /// Decides what became of the batch. The rows are those of the table in ARCHITECTURE.md: the first one that fits holds.
+    /// Decides what became of the batch. The rows are those of the table in ARCHITECTURE.md: the first one that fits
+    /// holds.
     #[must_use]
     pub fn decide(&self, seen: &Evidence) -> Verdict {
         use ReadPos::{End, Inside, Start};
@@ -237,8 +244,8 @@ impl Checkpoint {
         use ReadPos::{End, Inside, Start};
         match seen.read_pos {
             End if seen.is_restarting => true,
-            // All slots are released. A running producer overwrites them only after it has gone round, and then it has written the
-            // end of the ring.
+            // All slots are released. A running producer overwrites them only after it has gone round, and then it has
+            // written the end of the ring.
             End if seen.write_pos.is_lt() => seen.is_tail_unwritten,
             End => seen.is_batch_overwritten,
             // A running producer does not write slots that were not released.
@@ -249,18 +256,18 @@ impl Checkpoint {
             _ if seen.is_last_overwritten => true,
             // No slot was released, so none may have been overwritten.
             Start if !self.released && seen.is_batch_overwritten => true,
-            // The producer that wrote the batch may have written its next slot since, and with a steady load the bytes are the same
-            // as before.
+            // The producer that wrote the batch may have written its next slot since, and with a steady load the bytes
+            // are the same as before.
             Start if !self.released => false,
-            // A batch with the same bytes is not enough: the first event of a restarted agent, its memory registration, often has
-            // the same bytes in the same place. A running producer that moved on has written its next slot.
+            // A batch with the same bytes is not enough: the first event of a restarted agent, its memory registration,
+            // often has the same bytes in the same place. A running producer that moved on has written its next slot.
             _ => seen.write_pos.is_ne() && seen.is_next_unwritten,
         }
     }
 
-    /// True if a restart of the producer cannot be ruled out for a batch whose slots look unchanged. A new ring begins at 0, so
-    /// this concerns a batch that begins at 0 in a file that was touched since. If the new producer wrote the same first events,
-    /// nothing tells them apart.
+    /// True if a restart of the producer cannot be ruled out for a batch whose slots look unchanged. A new ring begins
+    /// at 0, so this concerns a batch that begins at 0 in a file that was touched since. If the new producer wrote the
+    /// same first events, nothing tells them apart.
     #[must_use]
     pub fn is_doubtful(&self, current: &RingIdentity) -> bool {
         self.from == 0 && !self.released && !self.ring.is_unchanged(current)
@@ -298,7 +305,8 @@ impl RingIdentity {
         end.wrapping_sub(from) & self.capacity.wrapping_sub(1)
     }
 
-    /// True if the file has not changed from this identity to a later one. This proves that the producer has not restarted.
+    /// True if the file has not changed from this identity to a later one. This proves that the producer has not
+    /// restarted.
     #[must_use]
     pub fn is_unchanged(&self, later: &RingIdentity) -> bool {
         self.shows_changes && self.changed == later.changed

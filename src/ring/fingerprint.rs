@@ -7,7 +7,8 @@ use crate::ring::layout::MAX_SLOT_WORDS;
 use std::ops::Range;
 
 /// Slots at the start of a run whose words are all hashed in order, as are those of its last slot. A restarted producer
-/// overwrites the first slots first. The slots between count by their sums by event type only, which are computed anyway.
+/// overwrites the first slots first. The slots between count by their sums by event type only, which are computed
+/// anyway.
 const HASHED_FIRST: u64 = 64;
 
 /// Splits a run of slots into parts. The flag is true if every word of the part's slots is hashed.
@@ -39,8 +40,8 @@ impl Fingerprint {
 /// The words of a slot. Words beyond the length of the layout's slots are 0.
 pub type Slot = [u64; MAX_SLOT_WORDS];
 
-/// Computes a [`Fingerprint`]. Each word of a slot has its own lane, so that no multiplication waits for another. The hash is not
-/// secure: a user who makes two batches collide falsifies only that user's own counters.
+/// Computes a [`Fingerprint`]. Each word of a slot has its own lane, so that no multiplication waits for another. The
+/// hash is not secure: a user who makes two batches collide falsifies only that user's own counters.
 #[derive(Default)]
 pub(super) struct FingerprintBuilder {
     lanes: Slot,

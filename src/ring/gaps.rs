@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Gaps: positions in a ring before which events may be missing, since the producer could not write them while the ring was full.
+//! Gaps: positions in a ring before which events may be missing, since the producer could not write them while the ring
+//! was full.
 //!
-//! The events themselves do not show a gap, but its position is known. A ring is full when `write_pos` is one slot before
-//! `read_pos`. The next event that the producer writes there may be the second half of a transfer whose first half was the last
-//! event that fitted.
+//! The events themselves do not show a gap, but its position is known. A ring is full when `write_pos` is one slot
+//! before `read_pos`. The next event that the producer writes there may be the second half of a transfer whose first
+//! half was the last event that fitted.
 
 use crate::ring::checkpoint::Checkpoint;
 use std::collections::VecDeque;

@@ -2,8 +2,9 @@
 
 //! The format of a ring file: header and slots (NIXL `cyclic_buffer.h` and `telemetry_event.h`).
 //!
-//! All integers are little-endian. Header and slots are whole 8-byte words, so that everything is read as words. Each layout has a
-//! file below this one, and a variant of [`Layout`]. Begin with [`Header::check`]. This file must not know how a ring is mapped.
+//! All integers are little-endian. Header and slots are whole 8-byte words, so that everything is read as words. Each
+//! layout has a file below this one, and a variant of [`Layout`]. Begin with [`Header::check`]. This file must not know
+//! how a ring is mapped.
 
 use crate::base::words;
 use crate::error::Rejection;
@@ -32,8 +33,8 @@ pub const MAX_VERSION: i32 = 4;
 /// Versions that are taken for a later NIXL. A higher number is taken for chance in an unrelated file.
 const FIRST_LATER_VERSION: i32 = MAX_VERSION + 1;
 const LAST_LATER_VERSION: i32 = 255;
-/// Version of a fork of NIXL with the header of version 4. It inserts seventeen event types of its libfabric plugin, in nanoseconds,
-/// before number 20, so that [`EventType::EventsDropped`] has number 37.
+/// Version of a fork of NIXL with the header of version 4. It inserts seventeen event types of its libfabric plugin, in
+/// nanoseconds, before number 20, so that [`EventType::EventsDropped`] has number 37.
 const LIBFABRIC_FORK: i32 = 5;
 /// First version whose header can be [`HeaderLayout::SPREAD`].
 const FIRST_SPREAD: i32 = 5;
@@ -331,9 +332,10 @@ impl Layout {
             .filter(|layout| layout.is_experimental())
     }
 
-    /// True if a file of this many bytes has a whole number of slots of a released layout, or a power of two of another. NIXL makes
-    /// a file with any number of slots before it finds that it is not a power of two. False for whole pages, which another library has
-    /// left: a ring has whole pages only in v1, and only with 365 slots, or 512 more, and so on.
+    /// True if a file of this many bytes has a whole number of slots of a released layout, or a power of two of
+    /// another. NIXL makes a file with any number of slots before it finds that it is not a power of two. False for
+    /// whole pages, which another library has left: a ring has whole pages only in v1, and only with 365 slots, or 512
+    /// more, and so on.
     fn has_whole_slots(size: u64) -> bool {
         const PAGE: u64 = 4096;
         size % PAGE != 0
@@ -341,8 +343,8 @@ impl Layout {
                 || Self::experimental().any(|layout| layout.fits(size)))
     }
 
-    /// Decodes one slot of [`Layout::slot_words`] words. The type is `None` if this version does not have it, or if the value is
-    /// greater than [`MAX_VALUE`].
+    /// Decodes one slot of [`Layout::slot_words`] words. The type is `None` if this version does not have it, or if the
+    /// value is greater than [`MAX_VALUE`].
     #[must_use]
     pub fn decode(self, slot: &[u64]) -> Event {
         let Event { kind, value } = self.decode_raw(slot);
@@ -356,8 +358,8 @@ impl Layout {
     }
 }
 
-/// The event type with this number. `last` is the highest type of the ring's version, since a later version may give the next
-/// number another meaning.
+/// The event type with this number. `last` is the highest type of the ring's version, since a later version may give
+/// the next number another meaning.
 #[inline]
 fn numbered(number: u32, last: EventType) -> Option<EventType> {
     EventType::from_number(number).filter(|&kind| kind as usize <= last as usize)

@@ -2,8 +2,9 @@
 
 //! The protocol between producer and consumer on the words of a ring: the consumer's loads, and its one store.
 //!
-//! The code is generic over the type of a word, so that `qa/ring/loom_ring.rs` can run the same lines in every order that the
-//! memory model allows. Begin with [`Consumer::read_batch`] and [`Consumer::release`]. This file must not know files or mappings.
+//! The code is generic over the type of a word, so that `qa/ring/loom_ring.rs` can run the same lines in every order
+//! that the memory model allows. Begin with [`Consumer::read_batch`] and [`Consumer::release`]. This file must not know
+//! files or mappings.
 
 use super::fingerprint::{self, Fingerprint, FingerprintBuilder, Slot};
 use crate::error::RingFault;
@@ -114,11 +115,12 @@ impl<'a, W: Load> Consumer<'a, W> {
         Self { words, shape }
     }
 
-    /// Copies at most `limit` pending events from `read_pos` on to `events`, whose earlier contents are removed. The slots are
-    /// not released.
+    /// Copies at most `limit` pending events from `read_pos` on to `events`, whose earlier contents are removed. The
+    /// slots are not released.
     ///
     /// # Errors
-    /// The ring no longer has this shape, or the producer restarted meanwhile. Nothing of the batch may be counted then.
+    /// The ring no longer has this shape, or the producer restarted meanwhile. Nothing of the batch may be counted
+    /// then.
     pub fn read_batch(&self, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
         let (from, _) = self.positions()?;
         let batch = self.read_from(from, limit, events)?;
@@ -128,11 +130,12 @@ impl<'a, W: Load> Consumer<'a, W> {
         }
     }
 
-    /// Copies at most `limit` events from the position `from` on to `events`, whose earlier contents are removed. The slots are
-    /// not released.
+    /// Copies at most `limit` events from the position `from` on to `events`, whose earlier contents are removed. The
+    /// slots are not released.
     ///
     /// # Errors
-    /// The ring no longer has this shape, or the producer restarted meanwhile. Nothing of the batch may be counted then.
+    /// The ring no longer has this shape, or the producer restarted meanwhile. Nothing of the batch may be counted
+    /// then.
     pub fn read_from(
         &self,
         from: u64,
@@ -197,8 +200,8 @@ impl<'a, W: Load> Consumer<'a, W> {
         builder.finish(&last, events.totals())
     }
 
-    /// The slots from one position to before another, as two runs: the second one is empty unless they go round the end of the
-    /// ring.
+    /// The slots from one position to before another, as two runs: the second one is empty unless they go round the end
+    /// of the ring.
     fn runs(&self, from: u64, end: u64) -> [Range<u64>; 2] {
         match end < from {
             true => [from..self.shape.capacity, 0..end],
@@ -221,8 +224,8 @@ impl<'a, W: Load> Consumer<'a, W> {
             let tail_hash = self.tail_hash(write_pos);
             W::fence(Acquire);
             let (_, now) = self.positions()?;
-            // If the producer moved into these slots, they are read again: otherwise what it has just written would be taken for
-            // what it found there. The producer cannot go on for long before the ring is full.
+            // If the producer moved into these slots, they are read again: otherwise what it has just written would be
+            // taken for what it found there. The producer cannot go on for long before the ring is full.
             let untouched =
                 write_pos == still && (write_pos..=self.tail_start(write_pos)).contains(&now);
             tries -= 1;
@@ -258,8 +261,8 @@ impl<'a, W: Load> Consumer<'a, W> {
         builder.finish(&last, &totals)
     }
 
-    /// Hash of the last 64 slots of the ring, without those before `pos`. A producer that goes round from `pos` writes all of
-    /// these slots, and writes them last.
+    /// Hash of the last 64 slots of the ring, without those before `pos`. A producer that goes round from `pos` writes
+    /// all of these slots, and writes them last.
     pub fn tail_hash(&self, pos: u64) -> u64 {
         let (mut builder, len) = (
             FingerprintBuilder::default(),
@@ -310,8 +313,8 @@ impl<'a, W: Load> Consumer<'a, W> {
         let (words, capacity) = (self.words, self.shape.capacity);
         let header = self.shape.layout.header();
         let write_pos = words[header.write_pos].load(Relaxed);
-        // Pairs with the producer's release store of write_pos: the slots are loaded after it. On read-only memory only relaxed
-        // loads are defined (std::sync::atomic), so a fence follows a relaxed load.
+        // Pairs with the producer's release store of write_pos: the slots are loaded after it. On read-only memory only
+        // relaxed loads are defined (std::sync::atomic), so a fence follows a relaxed load.
         W::fence(Acquire);
         let read_pos = words[header.read_pos].load(Relaxed);
         if words[VERSIONS].load(Relaxed) != self.shape.versions
@@ -337,8 +340,8 @@ impl<'a, W: Load> Consumer<'a, W> {
 impl<W: Word> Consumer<'_, W> {
     /// Moves `read_pos` from `from` to `end`, which releases the slots between to the producer.
     ///
-    /// A compare-and-swap. If the producer restarted meanwhile, both positions are 0, and a plain store would make the new ring
-    /// look full of old events.
+    /// A compare-and-swap. If the producer restarted meanwhile, both positions are 0, and a plain store would make the
+    /// new ring look full of old events.
     ///
     /// # Errors
     /// The `read_pos` that is there instead, since another reader or a restart moved it. Nothing was changed.

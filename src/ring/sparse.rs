@@ -14,7 +14,8 @@ const PAGE: u64 = 4096;
 /// Bytes of a block in `st_blocks` (stat(2)).
 const BLOCK: u64 = 512;
 
-/// True if the file has at least as many allocated blocks as `pending` events take, or if its file system does not count them.
+/// True if the file has at least as many allocated blocks as `pending` events take, or if its file system does not
+/// count them.
 #[must_use]
 pub fn has_blocks_for(file: &File, layout: Layout, pending: u64) -> bool {
     let needed = layout.file_len(pending).unwrap_or(u64::MAX);

@@ -29,14 +29,15 @@ impl<'a> Lease<'a> {
     /// Acquires the lease.
     ///
     /// # Errors
-    /// EAGAIN while another process has the file. EACCES on another user's file without CAP_LEASE. Others on file systems
-    /// without leases.
+    /// EAGAIN while another process has the file. EACCES on another user's file without CAP_LEASE. Others on file
+    /// systems without leases.
     pub fn acquire(file: &'a File, kind: LeaseKind) -> io::Result<Self> {
         let kind = match kind {
             LeaseKind::Exclusive => libc::F_WRLCK,
             LeaseKind::NoWriter => libc::F_RDLCK,
         };
-        // A process that opens the file waits until the lease is released. The kernel sends SIGIO, which the daemon ignores.
+        // A process that opens the file waits until the lease is released. The kernel sends SIGIO, which the daemon
+        // ignores.
         lease_call(file, libc::F_SETLEASE, kind)?;
         Ok(Self { file, kind })
     }
@@ -55,16 +56,17 @@ impl Drop for Lease<'_> {
 }
 
 fn lease_call(file: &File, command: c_int, kind: c_int) -> io::Result<c_int> {
-    // SAFETY: both commands take an int or nothing, and access no memory of this process; the descriptor is open as long as
-    // `file` lives.
+    // SAFETY: both commands take an int or nothing, and access no memory of this process; the descriptor is open as
+    // long as `file` lives.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), command, kind) };
     Ok(Errno::result(result)?)
 }
 
-/// Locks a file that is open for writing, until its last descriptor is closed. Returns false while another process has a lock.
+/// Locks a file that is open for writing, until its last descriptor is closed. Returns false while another process has
+/// a lock.
 ///
-/// The lock is an open file description lock for writing (fcntl(2)), which needs permission to write the file. A user with
-/// permission to read can block it with a lock for reading; [`is_locked`] returns false then.
+/// The lock is an open file description lock for writing (fcntl(2)), which needs permission to write the file. A user
+/// with permission to read can block it with a lock for reading; [`is_locked`] returns false then.
 ///
 /// # Errors
 /// Those of fcntl(2), such as ENOLCK on a file system without locks.

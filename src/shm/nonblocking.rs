@@ -2,10 +2,10 @@
 
 //! Reads untrusted files without waiting for a process that writes to them.
 //!
-//! The kernel locks a file during a write(2). Another user can make that last for ever: the bytes may come from a mapping of a FUSE
-//! file system that does not answer. A process that waits for the lock cannot be killed. lseek(2) with SEEK_HOLE waits for it and,
-//! on XFS, read(2) does. stat(2), loads from a mapping and read(2) on tmpfs do not wait. On tmpfs, a load from a mapping would
-//! allocate pages for holes, so read(2) is used there.
+//! The kernel locks a file during a write(2). Another user can make that last for ever: the bytes may come from a
+//! mapping of a FUSE file system that does not answer. A process that waits for the lock cannot be killed. lseek(2)
+//! with SEEK_HOLE waits for it and, on XFS, read(2) does. stat(2), loads from a mapping and read(2) on tmpfs do not
+//! wait. On tmpfs, a load from a mapping would allocate pages for holes, so read(2) is used there.
 
 use crate::base::file::is_on;
 use crate::shm::Mapping;

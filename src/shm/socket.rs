@@ -29,7 +29,8 @@ impl ProcessHandle {
     /// Returns a copy of a descriptor of the process (pidfd_getfd(2)).
     ///
     /// # Errors
-    /// EBADF: the process has no such descriptor. EPERM: the process must not be traced (ptrace(2)). ENOSYS: Linux is older than 5.6.
+    /// EBADF: the process has no such descriptor. EPERM: the process must not be traced (ptrace(2)). ENOSYS: Linux is
+    /// older than 5.6.
     pub fn descriptor(&self, fd: RawFd) -> io::Result<OwnedFd> {
         let handle = self.0.as_raw_fd();
         // SAFETY: the call takes three numbers, and accesses no memory of this process.

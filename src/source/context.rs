@@ -2,8 +2,8 @@
 
 //! The context of a drain: the totals and the record of one agent, and what all agents share.
 //!
-//! It has the part of exactly-once that concerns the state file: [`DrainContext::commit`] writes totals and checkpoint before the
-//! reader releases any slot. It must not know how a file is read.
+//! It has the part of exactly-once that concerns the state file: [`DrainContext::commit`] writes totals and checkpoint
+//! before the reader releases any slot. It must not know how a file is read.
 
 use crate::base::clock::Now;
 use crate::base::file::FileId;
@@ -62,8 +62,8 @@ impl DrainContext<'_> {
         self.shared.journal.set_facts(self.record, None);
     }
 
-    /// Commits a batch and the totals with its events. From here on a kill does not lose the batch, and a restart of the daemon
-    /// does not count it again.
+    /// Commits a batch and the totals with its events. From here on a kill does not lose the batch, and a restart of
+    /// the daemon does not count it again.
     pub fn commit(&mut self, checkpoint: Checkpoint) {
         self.entry.checkpoint = Some(checkpoint);
         self.write_entry();

@@ -2,11 +2,11 @@
 
 //! Removal of the ring file of an exited agent, without harm to an agent of the same name that starts meanwhile.
 //!
-//! A starting agent opens the file with its name, and creates one only if there is none. Therefore the file is first renamed,
-//! with a lease held from before that: from then on a starting agent creates a new file. An agent that opened the old file
-//! earlier prevents the lease. An agent that opens it later waits for the lease; then the file is renamed back, and the agent
-//! goes on as if nothing had happened. Only a file that no other process has open, and that has no pending events, is removed.
-//! Begin with [`remove`].
+//! A starting agent opens the file with its name, and creates one only if there is none. Therefore the file is first
+//! renamed, with a lease held from before that: from then on a starting agent creates a new file. An agent that opened
+//! the old file earlier prevents the lease. An agent that opens it later waits for the lease; then the file is renamed
+//! back, and the agent goes on as if nothing had happened. Only a file that no other process has open, and that has no
+//! pending events, is removed. Begin with [`remove`].
 
 use crate::base::file;
 use crate::shm::{Lease, LeaseKind};
@@ -19,8 +19,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Prefix of the temporary name of a file that is being removed. A daemon that is killed meanwhile leaves such a file behind, and
-/// the next daemon goes on with its removal.
+/// Prefix of the temporary name of a file that is being removed. A daemon that is killed meanwhile leaves such a file
+/// behind, and the next daemon goes on with its removal.
 const PREFIX: &[u8] = b".pmdanixl-";
 
 /// Result of the removal of a file.
@@ -79,7 +79,8 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, context: &mut DrainConte
     };
     if removal != Removal::Done && rename(directory, &temporary, &name).is_err() {
         if ours {
-            // An agent that started meanwhile has the name. Both files are its rings, and this one is removed once it is drained.
+            // An agent that started meanwhile has the name. Both files are its rings, and this one is removed once it
+            // is drained.
             source.file.path.set_file_name(&temporary);
         } else {
             tracing::error!(
@@ -100,8 +101,8 @@ fn unlink_if_drained(
     let Reader::Ring(ring) = &mut source.reader else {
         return Removal::Left;
     };
-    // Counts what the last writer wrote before it ended, which is one batch or less unless it means harm. Drains count more, and then
-    // the file is removed later. A process that opens the file from here on waits for the lease.
+    // Counts what the last writer wrote before it ended, which is one batch or less unless it means harm. Drains count
+    // more, and then the file is removed later. A process that opens the file from here on waits for the lease.
     if ring.drain_rest(&mut source.file, context) != Ok(true) || lease.is_breaking() {
         return Removal::Left;
     }

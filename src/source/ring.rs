@@ -56,9 +56,9 @@ pub enum Mode {
     Observe(Access),
 }
 
-/// Locks the file of a ring. Returns the mode, and the time of the next attempt. A ring that another process has locked for
-/// writing is not drained. A lock for reading, which another user may have, only prevents the lock: no process drains the ring then,
-/// so it is drained here.
+/// Locks the file of a ring. Returns the mode, and the time of the next attempt. A ring that another process has locked
+/// for writing is not drained. A lock for reading, which another user may have, only prevents the lock: no process
+/// drains the ring then, so it is drained here.
 fn lock(file: &File, now: Instant) -> (Mode, Option<Instant>) {
     match shm::lock(file) {
         // On a file system without locks a second daemon cannot be recognised.
@@ -126,8 +126,8 @@ impl RingReader {
         self.ring.shape.layout.version().unsigned_abs()
     }
 
-    /// True if the producer may have restarted without a trace in the ring: all positions are 0 as in a new ring. Elsewhere the
-    /// positions show a restart.
+    /// True if the producer may have restarted without a trace in the ring: all positions are 0 as in a new ring.
+    /// Elsewhere the positions show a restart.
     pub(super) fn may_have_restarted(&self) -> bool {
         self.mode == Mode::Drain && self.checkpoint.end == 0 && self.is_drained()
     }

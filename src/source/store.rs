@@ -2,8 +2,8 @@
 
 //! The reader of a store of NIXL's prometheus_mp exporter.
 //!
-//! A store is only read, and reading consumes nothing, so any number of readers may read it. It holds running totals, of which
-//! the change since the last reading is counted. Begin with `StoreReader::read`.
+//! A store is only read, and reading consumes nothing, so any number of readers may read it. It holds running totals,
+//! of which the change since the last reading is counted. Begin with `StoreReader::read`.
 
 use crate::error::{Rejection, RingFault};
 use crate::event::Totals;
@@ -62,8 +62,8 @@ impl StoreReader {
         Ok(self.apply(values, may_be_old, context))
     }
 
-    /// Applies and commits values, like the events of a ring. If `may_be_old`, the change may be older than the last minute and does
-    /// not count in the percentiles. Returns true if a counter changed.
+    /// Applies and commits values, like the events of a ring. If `may_be_old`, the change may be older than the last
+    /// minute and does not count in the percentiles. Returns true if a counter changed.
     fn apply(&self, values: StoreValues, may_be_old: bool, context: &mut DrainContext) -> bool {
         let (entry, now) = (&mut *context.entry, context.now);
         let last = entry.store.take().filter(|last| last.id == self.id);

@@ -61,8 +61,9 @@ impl AgentStats {
     pub const WORDS: usize =
         Totals::WORDS + 5 + LAST.len() + BucketBounds::WORDS + Pairing::WORDS + 4 * MAX_BUCKETS;
 
-    /// Applies a batch of events. `gaps`, in rising order, are the indexes of events before which others may be missing. `bounds`
-    /// are those of the histograms of times, see [`AgentStats::set_bounds`]. `seconds` is the time since 1970.
+    /// Applies a batch of events. `gaps`, in rising order, are the indexes of events before which others may be
+    /// missing. `bounds` are those of the histograms of times, see [`AgentStats::set_bounds`]. `seconds` is the time
+    /// since 1970.
     pub fn apply(
         &mut self,
         events: &Events,
@@ -147,8 +148,8 @@ impl AgentStats {
         }
     }
 
-    /// Sets the bounds of the histograms of times. If they change, the histograms begin at zero and get new instance ids. Returns true
-    /// if they change.
+    /// Sets the bounds of the histograms of times. If they change, the histograms begin at zero and get new instance
+    /// ids. Returns true if they change.
     pub fn set_bounds(&mut self, bounds: &Bounds) -> bool {
         self.set_bucket_bounds(BucketBounds::of(bounds))
     }
@@ -171,8 +172,8 @@ impl AgentStats {
         &self.bucket_bounds
     }
 
-    /// Applies the delta of a store since the last reading, and its current values. `seconds` is the time since 1970; `None` at the
-    /// first reading, because the times of its errors are not known.
+    /// Applies the delta of a store since the last reading, and its current values. `seconds` is the time since 1970;
+    /// `None` at the first reading, because the times of its errors are not known.
     pub fn apply_delta(
         &mut self,
         delta: &StoreValues,

@@ -4,8 +4,8 @@
 
 use crate::stats::histogram::{Bounds, MAX_BOUNDS};
 
-/// Upper bounds of the buckets of a histogram, inclusive, strictly rising; one bucket is above them. Unlike [`Bounds`], they may be
-/// fractions, because NIXL counts the histograms of a store with its own bounds.
+/// Upper bounds of the buckets of a histogram, inclusive, strictly rising; one bucket is above them. Unlike [`Bounds`],
+/// they may be fractions, because NIXL counts the histograms of a store with its own bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketBounds {
     /// Bounds as [`f64::to_bits`]; 0 beyond the last.
@@ -77,7 +77,8 @@ impl BucketBounds {
         (format_bound(lower), upper)
     }
 
-    /// Returns the bounds of a bucket as labels: the exclusive lower and the inclusive upper one, `+Inf` for the last, as in Prometheus.
+    /// Returns the bounds of a bucket as labels: the exclusive lower and the inclusive upper one, `+Inf` for the last,
+    /// as in Prometheus.
     #[must_use]
     pub fn label(&self, bucket: usize) -> (String, String) {
         self.texts(bucket, "+Inf")

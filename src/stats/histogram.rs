@@ -6,7 +6,8 @@ use crate::stats::scale::{self, STEPS, Scaled};
 
 /// Limit of bounds of a histogram, as in NIXL.
 pub const MAX_BOUNDS: usize = 32;
-/// Limit of a bound, microseconds. Up to here, floating-point numbers, the type of bounds in NIXL and in tools of PCP, are exact.
+/// Limit of a bound, microseconds. Up to here, floating-point numbers, the type of bounds in NIXL and in tools of PCP,
+/// are exact.
 const MAX_BOUND: u64 = 1 << 53;
 /// Limit of buckets: one per bound, and one above the last bound.
 pub const MAX_BUCKETS: usize = MAX_BOUNDS + 1;
@@ -17,8 +18,8 @@ const LATENCY: [u64; 18] = [
     500_000, 1_000_000, 5_000_000, 10_000_000,
 ];
 
-/// Upper bounds of a histogram, inclusive, strictly rising. Bucket `i` has the values above bound `i - 1` and not above bound `i`.
-/// The last bucket has the values above all bounds.
+/// Upper bounds of a histogram, inclusive, strictly rising. Bucket `i` has the values above bound `i - 1` and not above
+/// bound `i`. The last bucket has the values above all bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Padded with `u64::MAX`, so that the search ends.
@@ -106,8 +107,8 @@ impl Bounds {
         self.len + 1
     }
 
-    /// Returns the bucket of a value, which is the number of bounds below it. Called several times for each transfer. The step of
-    /// the value gives the first candidate, and most steps have no bound, so that there is one comparison.
+    /// Returns the bucket of a value, which is the number of bounds below it. Called several times for each transfer.
+    /// The step of the value gives the first candidate, and most steps have no bound, so that there is one comparison.
     #[inline]
     #[must_use]
     pub fn find(&self, value: impl Into<Scaled>) -> usize {

@@ -2,26 +2,28 @@
 
 //! Pairs the bytes of a transfer with its duration, from the order of its events in the ring.
 //!
-//! NIXL appends the events of a transfer under one lock, all of them or none. One thread writes them to the ring in that order.
-//! From 1.4 on (`addXferStats`) the order is post time, transfer time, bytes, requests. Before (`addXferTime`) it is transfer time,
-//! bytes, requests, and the post time is earlier, among the events of other threads. No version has bytes before their time, or
-//! another event between the two. So the rule is:
+//! NIXL appends the events of a transfer under one lock, all of them or none. One thread writes them to the ring in
+//! that order. From 1.4 on (`addXferStats`) the order is post time, transfer time, bytes, requests. Before
+//! (`addXferTime`) it is transfer time, bytes, requests, and the post time is earlier, among the events of other
+//! threads. No version has bytes before their time, or another event between the two. So the rule is:
 //!
-//! **Bytes belong to a transfer time if it is the event right before them.** All other times and bytes are counted as unpaired.
+//! **Bytes belong to a transfer time if it is the event right before them.** All other times and bytes are counted as
+//! unpaired.
 //!
-//! An allow-list (`NIXL_TELEMETRY_ENABLED_METRICS`) removes whole types, so that bytes still follow their own time or no time.
-//! A full ring drops single events: a time may be the last event with room, and the next event with room may be the bytes of
-//! another transfer. The events do not show this, but the slot does: it is the write position at the time of the overflow, one
-//! slot before the read position of that moment. The reader of the ring knows it, and calls [`Pairing::drop_pending`] there.
+//! An allow-list (`NIXL_TELEMETRY_ENABLED_METRICS`) removes whole types, so that bytes still follow their own time or
+//! no time. A full ring drops single events: a time may be the last event with room, and the next event with room may
+//! be the bytes of another transfer. The events do not show this, but the slot does: it is the write position at the
+//! time of the overflow, one slot before the read position of that moment. The reader of the ring knows it, and calls
+//! [`Pairing::drop_pending`] there.
 
-/// Returns the bandwidth of a transfer in byte/s, from its bytes and its duration. 0 us count as 1 us, because NIXL's clock has no finer
-/// steps.
+/// Returns the bandwidth of a transfer in byte/s, from its bytes and its duration. 0 us count as 1 us, because NIXL's
+/// clock has no finer steps.
 #[inline]
 fn bandwidth(bytes: u64, micros: u64) -> u64 {
     const PER_SECOND: u64 = 1_000_000;
-    /// Limit of the fast path: up to 8 GiB in up to two hours. Such numbers times `PER_SECOND` are exact as floating-point
-    /// numbers. The whole part of their quotient is exact too: the distance to the next whole number is larger than the
-    /// rounding error.
+    /// Limit of the fast path: up to 8 GiB in up to two hours. Such numbers times `PER_SECOND` are exact as
+    /// floating-point numbers. The whole part of their quotient is exact too: the distance to the next whole number is
+    /// larger than the rounding error.
     const EXACT_BITS: u32 = 33;
     const _: () = assert!(PER_SECOND << EXACT_BITS < 1 << 53);
     let micros = micros.max(1);
@@ -62,7 +64,8 @@ impl Pairing {
         self.pending_time = Some(micros);
     }
 
-    /// Returns the bandwidth of the transfer that these bytes complete, in byte/s; `None` if the event before was not a time.
+    /// Returns the bandwidth of the transfer that these bytes complete, in byte/s; `None` if the event before was not a
+    /// time.
     #[inline]
     pub fn complete(&mut self, bytes: u64) -> Option<u64> {
         let Some(micros) = self.pending_time.take() else {
@@ -72,8 +75,8 @@ impl Pairing {
         Some(bandwidth(bytes, micros))
     }
 
-    /// Counts a time that waits for its bytes as unpaired. Called for each other event, and where events may be missing, because the
-    /// ring overflowed, the producer restarted, or another reader took events.
+    /// Counts a time that waits for its bytes as unpaired. Called for each other event, and where events may be
+    /// missing, because the ring overflowed, the producer restarted, or another reader took events.
     #[inline]
     pub fn drop_pending(&mut self) {
         let open = u64::from(self.pending_time.take().is_some());

@@ -2,8 +2,8 @@
 
 //! Logarithmic scale of values. It is fine enough for percentiles, and speeds up the search in a histogram.
 //!
-//! Each value below 32 has its own step. Above, each power of two has 16 steps. The middle of a step differs from its values by at
-//! most 1/32.
+//! Each value below 32 has its own step. Above, each power of two has 16 steps. The middle of a step differs from its
+//! values by at most 1/32.
 
 /// Base-2 logarithm of the number of steps per power of two.
 const FINE_BITS: u32 = 4;

@@ -27,8 +27,8 @@ impl StoreValues {
         histograms: [[0; MAX_BUCKETS]; 2],
     };
 
-    /// Returns the delta since an earlier reading of this store: the differences of counters, and the current other values. A
-    /// counter that went back counts from 0, as in Prometheus.
+    /// Returns the delta since an earlier reading of this store: the differences of counters, and the current other
+    /// values. A counter that went back counts from 0, as in Prometheus.
     #[must_use]
     pub fn delta_since(&self, before: &Self) -> Self {
         let mut delta = self.clone();

@@ -3,12 +3,13 @@
 //! Percentiles of the values of the last minute, for live views. Histograms that are logged or summed are in
 //! [`crate::stats::histogram`].
 //!
-//! A window has parts of 10 s, see [`crate::stats::windows`]: the current part and the six before it. So a value stays for at least
-//! 60 s and leaves before 70 s have passed. Parts depend on time only, so that a fetch changes nothing for other clients.
+//! A window has parts of 10 s, see [`crate::stats::windows`]: the current part and the six before it. So a value stays
+//! for at least 60 s and leaves before 70 s have passed. Parts depend on time only, so that a fetch changes nothing for
+//! other clients.
 //!
-//! Each part counts values by their steps on [`crate::stats::scale`], and has counters from its smallest to its largest step. The
-//! hdrhistogram crate has counters from 0 on. Almost all of them would be for values that no fabric is fast enough to reach, seven
-//! times for each kind of value of each agent.
+//! Each part counts values by their steps on [`crate::stats::scale`], and has counters from its smallest to its largest
+//! step. The hdrhistogram crate has counters from 0 on. Almost all of them would be for values that no fabric is fast
+//! enough to reach, seven times for each kind of value of each agent.
 
 mod part;
 
@@ -27,9 +28,9 @@ const _: () = assert!(LENGTH.as_secs() == PART.as_secs() * WHOLE_PARTS as u64);
 
 /// The values of the last 60 to 70 s.
 ///
-/// Memory: 4 bytes per bucket between the smallest and the largest value, for each of seven parts and for the sum of the
-/// whole parts. An agent with one kind of transfer has values within a factor of 8, which take less than 2 KiB in all. The worst
-/// case is values of 0 and of more than 2^40 in each part: 8 x 593 counters, less than 20 KiB.
+/// Memory: 4 bytes per bucket between the smallest and the largest value, for each of seven parts and for the sum of
+/// the whole parts. An agent with one kind of transfer has values within a factor of 8, which take less than 2 KiB in
+/// all. The worst case is values of 0 and of more than 2^40 in each part: 8 x 593 counters, less than 20 KiB.
 #[derive(Debug, Default)]
 pub struct Window {
     current: WindowPart,
@@ -47,8 +48,8 @@ impl Window {
         self.current.record(value.into());
     }
 
-    /// Ends a number of parts. Called before values are recorded and before percentiles are read. Allocates nothing while the parts
-    /// have similar values.
+    /// Ends a number of parts. Called before values are recorded and before percentiles are read. Allocates nothing
+    /// while the parts have similar values.
     pub fn advance(&mut self, parts: u64) {
         // After seven parts the window is empty.
         for _ in 0..parts.min(WHOLE_PARTS as u64 + 1) {
@@ -70,15 +71,17 @@ impl Window {
         }
     }
 
-    /// Returns a percentile of the values, with an error of at most 1/32; `None` without values. Values above 2^42 count as 2^42.
+    /// Returns a percentile of the values, with an error of at most 1/32; `None` without values. Values above 2^42
+    /// count as 2^42.
     #[must_use]
     pub fn percentile(&self, percent: u64) -> Option<f64> {
         let max = self.max()? as f64;
         self.interpolate(percent, |bucket, _| middle(bucket).min(max))
     }
 
-    /// Returns a percentile of the transfers of a store with these bounds; `None` without transfers. A store has no single values: the
-    /// values of a bucket count as evenly spread in it, and those above the last bound as that bound.
+    /// Returns a percentile of the transfers of a store with these bounds; `None` without transfers. A store has no
+    /// single values: the values of a bucket count as evenly spread in it, and those above the last bound as that
+    /// bound.
     #[must_use]
     pub fn percentile_of_buckets(&self, bounds: &BucketBounds, percent: u64) -> Option<f64> {
         self.interpolate(percent, |bucket, share| {
@@ -87,9 +90,9 @@ impl Window {
         })
     }
 
-    /// Returns a percentile as the default method (`linear`) of `numpy.percentile`, with which vLLM computes its own: between the values
-    /// that are next to `(count - 1) * percent / 100`, counted from 0. `value` returns the value in a bucket at a fraction of the
-    /// bucket's values.
+    /// Returns a percentile as the default method (`linear`) of `numpy.percentile`, with which vLLM computes its own:
+    /// between the values that are next to `(count - 1) * percent / 100`, counted from 0. `value` returns the value in
+    /// a bucket at a fraction of the bucket's values.
     fn interpolate(&self, percent: u64, value: impl Fn(usize, f64) -> f64) -> Option<f64> {
         let position = self.count().checked_sub(1)? * percent.min(100);
         let (first, last) = (position / 100, position.div_ceil(100));

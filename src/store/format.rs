@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The format of a prometheus_mp store: its description of the agent, and its values (NIXL 1.5.0, exporter `prometheus_mp`).
+//! The format of a prometheus_mp store: its description of the agent, and its values (NIXL 1.5.0, exporter
+//! `prometheus_mp`).
 //!
-//! All integers are little-endian, in whole 8-byte words except for two halves. The description is written once, before the file
-//! gets its name. The values are changed in place, each atomically. A flush of the agent's events changes the counters first, and
-//! then the time of the last update.
+//! All integers are little-endian, in whole 8-byte words except for two halves. The description is written once, before
+//! the file gets its name. The values are changed in place, each atomically. A flush of the agent's events changes the
+//! counters first, and then the time of the last update.
 
 use crate::base::words::{signed, unsigned, word_at};
 use crate::error::Rejection;
@@ -66,8 +67,8 @@ pub struct Description {
     pub bounds: BucketBounds,
 }
 
-/// True if NIXL names a store so: `nixl.PID.RUN.INSTANCE.mmap`, with three decimal numbers. A store that NIXL has not finished
-/// has another name (`*.staging`) or none.
+/// True if NIXL names a store so: `nixl.PID.RUN.INSTANCE.mmap`, with three decimal numbers. A store that NIXL has not
+/// finished has another name (`*.staging`) or none.
 #[must_use]
 pub fn is_store_name(name: &OsStr) -> bool {
     let parts: Vec<&[u8]> = name.as_bytes().split(|&byte| byte == b'.').collect();
@@ -79,8 +80,8 @@ pub fn is_store_name(name: &OsStr) -> bool {
     }
 }
 
-/// True for `nixl-owner.127.0.0.1:19090.lock`: an empty file beside stores that NIXL locks, for the process that serves them over
-/// HTTP.
+/// True for `nixl-owner.127.0.0.1:19090.lock`: an empty file beside stores that NIXL locks, for the process that serves
+/// them over HTTP.
 #[must_use]
 pub fn is_owner_lock(name: &OsStr, size: u64) -> bool {
     let rest = name.as_bytes().strip_prefix(b"nixl-owner.");
@@ -167,7 +168,8 @@ pub fn read_values(words: &[impl Load]) -> StoreValues {
     let mut values = StoreValues::NONE;
     // NIXL stores the time last, so it is loaded first: the values that are loaded after it are not older.
     values.updated = words[UPDATED].load(Relaxed);
-    // Pairs with NIXL's store of the time. On read-only memory only relaxed loads are defined, so a fence follows a relaxed load.
+    // Pairs with NIXL's store of the time. On read-only memory only relaxed loads are defined, so a fence follows a
+    // relaxed load.
     fence(Acquire);
     copy(&mut values.counters, &words[COUNTERS..]);
     copy(&mut values.last, &words[LAST..]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The last counted reading of a store. It outlives the daemon, so that the next daemon continues from there and counts no value
-//! twice.
+//! The last counted reading of a store. It outlives the daemon, so that the next daemon continues from there and counts
+//! no value twice.
 
 use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter, signed, unsigned};
@@ -9,7 +9,8 @@ use crate::event::EventType;
 use crate::stats::histogram::MAX_BUCKETS;
 use crate::stats::store_values::StoreValues;
 
-/// The identity of a store. NIXL never uses a name twice, and the inode of a file is not used again while a process has it open.
+/// The identity of a store. NIXL never uses a name twice, and the inode of a file is not used again while a process has
+/// it open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StoreId {
     /// Device and inode of the file.

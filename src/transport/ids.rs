@@ -2,12 +2,13 @@
 
 //! Instance ids of processes and of peers.
 //!
-//! Their counters begin at zero in each daemon, so that no daemon may use an id of an earlier one again. The ids need no file, because
-//! they follow the clock.
+//! Their counters begin at zero in each daemon, so that no daemon may use an id of an earlier one again. The ids need
+//! no file, because they follow the clock.
 
 use std::time::{Duration, SystemTime};
 
-/// Least growth of the ids in a second. A daemon that draws more is ahead of the clock for a while. The ids come round after 97 days.
+/// Least growth of the ids in a second. A daemon that draws more is ahead of the clock for a while. The ids come round
+/// after 97 days.
 const IDS_PER_SECOND: u128 = 256;
 /// Instance ids of PCP have 31 bits.
 const COUNT: u64 = 1 << 31;

@@ -53,8 +53,8 @@ impl Share {
 
     /// Returns the bytes over TCP divided by those of NIXL. `None`: NIXL moved less than a MiB.
     ///
-    /// NIXL counts the bytes of an agent's own requests only; TCP also has those that other agents ask for. So a direction counts only
-    /// if the agent has moved bytes in it.
+    /// NIXL counts the bytes of an agent's own requests only; TCP also has those that other agents ask for. So a
+    /// direction counts only if the agent has moved bytes in it.
     #[must_use]
     pub fn value(&self) -> Option<f64> {
         let (first, last) = (self.samples.front()?, self.samples.back()?);

@@ -31,7 +31,8 @@ pub fn measure(extent: Extent) -> Table {
                 let rings = usize::try_from(rings).expect("fits in memory");
                 let [read, pop, sum, counters, everything] =
                     per_event(extent, layout, capacity, rings);
-                // Limits: 1.5 times as fast with counting each event once, 2.5 times without, and as fast with all stats.
+                // Limits: 1.5 times as fast with counting each event once, 2.5 times without, and as fast with all
+                // stats.
                 let most = match layout {
                     Layout::V4 => ["0.67", "0.40", "1.00"],
                     _ => ["-"; 3],
@@ -53,7 +54,8 @@ pub fn measure(extent: Extent) -> Table {
     table
 }
 
-/// Nanoseconds per event of a plain read, of `pop`, of sums, of counters, and of the whole work of the daemon, measured in turn.
+/// Nanoseconds per event of a plain read, of `pop`, of sums, of counters, and of the whole work of the daemon, measured
+/// in turn.
 fn per_event(extent: Extent, layout: Layout, capacity: u64, rings: usize) -> [Runs; 5] {
     let first = Memory::new(layout, capacity);
     let memory = std::iter::repeat_with(|| first.copy()).take(rings);

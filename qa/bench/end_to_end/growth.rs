@@ -101,7 +101,8 @@ fn drain(host: &mut Host, is_busy: bool) -> f64 {
     start.elapsed().as_nanos() as f64
 }
 
-/// Exponent of the growth of the cost, by least squares over the logarithms: 1 is in proportion, less with a constant part.
+/// Exponent of the growth of the cost, by least squares over the logarithms: 1 is in proportion, less with a constant
+/// part.
 fn exponent(points: &[(f64, f64)]) -> String {
     let points: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
     let count = points.len() as f64;

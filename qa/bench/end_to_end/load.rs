@@ -13,8 +13,8 @@ use std::fs::File;
 use std::process::Command;
 use std::time::Duration;
 
-/// Transfers per second of an agent with 40,000 events per second: as many as a ring of NIXL's default size has room for in each
-/// flush interval.
+/// Transfers per second of an agent with 40,000 events per second: as many as a ring of NIXL's default size has room
+/// for in each flush interval.
 const HIGHEST: u32 = 10_000;
 const EVENTS_PER_TRANSFER: u32 = 4;
 /// Default slots of NIXL's rings.

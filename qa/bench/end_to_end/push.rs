@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Cost for the application: the time of a push into a ring without a reader, a ring that NIXL's own reader reads, and a ring
-//! that the daemon drains.
+//! Cost for the application: the time of a push into a ring without a reader, a ring that NIXL's own reader reads, and
+//! a ring that the daemon drains.
 
 use super::Extent;
 use super::report::Table;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Events per second that the daemon drains from producers that push as fast as they can, and events that find a full ring. The
-//! lines have the form of the kernel's `bench_ringbufs` (tools/testing/selftests/bpf).
+//! Events per second that the daemon drains from producers that push as fast as they can, and events that find a full
+//! ring. The lines have the form of the kernel's `bench_ringbufs` (tools/testing/selftests/bpf).
 
 use super::Extent;
 use super::report::Table;

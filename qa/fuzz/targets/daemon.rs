@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Daemon of the targets, without pmcd. The test kit has more, but panics over a state file that is rejected, and takes crates that
-//! the workspace of the fuzzer does not have.
+//! Daemon of the targets, without pmcd. The test kit has more, but panics over a state file that is rejected, and takes
+//! crates that the workspace of the fuzzer does not have.
 
 use super::state::take;
 use pmdanixl::collector::Collector;

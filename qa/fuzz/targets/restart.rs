@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Fuzz target: a daemon that ends with a half drained ring, and starts again with a changed state file or a changed ring.
+//! Fuzz target: a daemon that ends with a half drained ring, and starts again with a changed state file or a changed
+//! ring.
 
 use super::daemon::{Home, SECOND, pass};
 use super::state::spoil;
@@ -16,8 +17,8 @@ use std::time::Instant;
 
 const CAPACITY: u64 = 8;
 
-/// The input is the layout, how many events there are before and after, how many words of the ring's file are written over,
-/// those words, and what is written over the state file.
+/// The input is the layout, how many events there are before and after, how many words of the ring's file are written
+/// over, those words, and what is written over the state file.
 pub fn run(input: &[u8]) {
     guard_against_sigbus().expect("a handler");
     let mut input = Input(input);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! A ring file: its header is checked, it is mapped, and what is taken from it is compared with what stands in the file, which
-//! changes between the steps.
+//! A ring file: its header is checked, it is mapped, and what is taken from it is compared with what stands in the
+//! file, which changes between the steps.
 
 use super::writer::{Header as Places, Kind, Layout};
 use super::{Input, assert_one_line, layout_of_number};
@@ -43,8 +43,8 @@ struct World {
 }
 
 impl World {
-    /// A file of the input's bytes as they are (`shape` 255), or with the header of a ring in front of them. `None`: it is no
-    /// ring.
+    /// A file of the input's bytes as they are (`shape` 255), or with the header of a ring in front of them. `None`: it
+    /// is no ring.
     fn new(shape: u8, input: &mut Input) -> Option<Self> {
         let file = tempfile::tempfile().expect("a file");
         if shape == 255 {

@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The input is the number of agents of a good state file, and then changes of it: page, word and value. With 255, the rest of
-/// the input is the file.
+/// The input is the number of agents of a good state file, and then changes of it: page, word and value. With 255, the
+/// rest of the input is the file.
 pub fn run(input: &[u8]) {
     guard_against_sigbus().expect("a handler");
     let mut input = Input(input);

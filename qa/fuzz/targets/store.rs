@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Fuzz target: a file of NIXL's `prometheus_mp`. It is a store or it is rejected. Changes of a store between reads are followed by
-//! the totals, or ignored.
+//! Fuzz target: a file of NIXL's `prometheus_mp`. It is a store or it is rejected. Changes of a store between reads are
+//! followed by the totals, or ignored.
 
 use super::daemon::{Home, SECOND, pass};
 use super::{Input, assert_instance_name, assert_one_line};
@@ -26,8 +26,8 @@ const STEP: usize = 11;
 const UPDATED: usize = 3;
 const COUNTERS: usize = 94;
 
-/// The input is the number of bounds of a good store, the number of changed words, and these words; then the steps. With 255, the
-/// file is so many bytes of the input.
+/// The input is the number of bounds of a good store, the number of changed words, and these words; then the steps.
+/// With 255, the file is so many bytes of the input.
 pub fn run(input: &[u8]) {
     guard_against_sigbus().expect("a handler");
     let mut input = Input(input);

@@ -28,7 +28,8 @@ const WORST: Duration = Duration::from_secs(2);
 enum Others {
     /// None.
     Nobody,
-    /// Each has a ring mapped, and its memory cannot be read for so many seconds, or for ever. They are of this many users.
+    /// Each has a ring mapped, and its memory cannot be read for so many seconds, or for ever. They are of this many
+    /// users.
     Stalled {
         count: usize,
         seconds: Option<f64>,
@@ -59,8 +60,8 @@ impl Others {
     }
 }
 
-/// Starts so many processes of so many users, from the stranger on, which have a ring and these files mapped each. A reading of their memory takes so
-/// many seconds, or does not end.
+/// Starts so many processes of so many users, from the stranger on, which have a ring and these files mapped each. A
+/// reading of their memory takes so many seconds, or does not end.
 pub fn stall(
     home: &Home,
     files: &[PathBuf],

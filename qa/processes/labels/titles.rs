@@ -12,8 +12,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Python code that maps the ring of its first argument. After a line of input, it sets a title like setproctitle(3): over its
-/// arguments and the environment after them.
+/// Python code that maps the ring of its first argument. After a line of input, it sets a title like setproctitle(3):
+/// over its arguments and the environment after them.
 const TITLED: &str = "
 import ctypes, mmap, sys
 file = open(sys.argv[1], 'r+b')

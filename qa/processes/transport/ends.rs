@@ -34,8 +34,8 @@ fn count(state: char) -> usize {
     all.filter(|(_, other)| *other == state).count()
 }
 
-/// Ends a daemon by SIGTERM. Returns the time until it and its observer have ended. All workers end, a stalled one after the process
-/// that stalls it.
+/// Ends a daemon by SIGTERM. Returns the time until it and its observer have ended. All workers end, a stalled one
+/// after the process that stalls it.
 fn time_to_end(work: Work) -> Option<Duration> {
     let home = home()?;
     let (_server, to) = server();

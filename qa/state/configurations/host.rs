@@ -59,7 +59,8 @@ pub struct Host {
     rings: BTreeMap<(usize, usize), RingWriter>,
     stores: BTreeMap<(usize, usize), StoreWriter>,
     pub scans_processes: bool,
-    /// True if a process scan has left processes out, for instance those that another test stalls. Then what has ended is not known.
+    /// True if a process scan has left processes out, for instance those that another test stalls. Then what has ended
+    /// is not known.
     pub is_hidden: bool,
 }
 
@@ -108,7 +109,8 @@ impl Host {
         }
     }
 
-    /// Lets the daemon run. With process scans, agents have the labels of this process in the end, else those of their files.
+    /// Lets the daemon run. With process scans, agents have the labels of this process in the end, else those of their
+    /// files.
     pub fn run(&mut self, core: &mut Core, seconds: u32) {
         core.run(seconds);
         // The first one that ends may have begun before.

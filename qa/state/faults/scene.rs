@@ -127,8 +127,8 @@ impl Scene {
         RingWriter::create(&self.home.ring(name), layout, capacity).expect("a ring")
     }
 
-    /// Agents start, send, restart in place and exit; a ring is truncated, another unlinked. Then the daemon is started again
-    /// without the fault.
+    /// Agents start, send, restart in place and exit; a ring is truncated, another unlinked. Then the daemon is started
+    /// again without the fault.
     ///
     /// # Errors
     /// The first wrong result.

@@ -13,8 +13,9 @@ impl Core {
         self.running = None;
     }
 
-    /// Kills the daemon after the commit of the last batch of its first agent, before it notes that the slots were released.
-    /// Returns the checkpoint of the batch. To kill it before the release, the test also sets `read_pos` back.
+    /// Kills the daemon after the commit of the last batch of its first agent, before it notes that the slots were
+    /// released. Returns the checkpoint of the batch. To kill it before the release, the test also sets `read_pos`
+    /// back.
     pub fn kill_before_release(&mut self) -> Checkpoint {
         self.kill();
         let (mut journal, found) = self.journal();

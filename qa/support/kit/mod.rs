@@ -82,8 +82,8 @@ struct Running {
 }
 
 impl Core {
-    /// Starts a daemon with these keys of nixl.conf, one on each line. By default, it scans a directory of rings and one of
-    /// stores, both of this test, and does not scan processes.
+    /// Starts a daemon with these keys of nixl.conf, one on each line. By default, it scans a directory of rings and
+    /// one of stores, both of this test, and does not scan processes.
     pub fn new(settings: &str) -> Self {
         Self::inside(tempfile::tempdir().expect("a directory"), settings)
     }
@@ -326,8 +326,8 @@ impl Core {
 }
 
 impl Running {
-    /// Assigns an instance id to an agent, and a base to its buckets, unless they have one. Returns the id, or `None` if the
-    /// agent has expired.
+    /// Assigns an instance id to an agent, and a base to its buckets, unless they have one. Returns the id, or `None`
+    /// if the agent has expired.
     fn number(&mut self, key: AgentKey) -> Option<u32> {
         let agent = self.agents.get(key)?;
         let name = agent.name.instance.clone();

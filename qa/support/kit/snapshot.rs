@@ -7,8 +7,8 @@ use pmdanixl::agents::Agent;
 use pmdanixl::metrics::{METRICS, Metric, PEERS, PROCESSES, Value, ValueSource};
 use std::collections::BTreeMap;
 
-/// Metrics that depend on the clock, the machine, the user or the process of the test, and metrics that the code for pmcd sets. The
-/// number of retries of a file while a limit is reached depends on the granularity of file times.
+/// Metrics that depend on the clock, the machine, the user or the process of the test, and metrics that the code for
+/// pmcd sets. The number of retries of a file while a limit is reached depends on the granularity of file times.
 const LEFT_OUT: [&str; 15] = [
     "agent.first_seen",
     "agent.idle_time",
@@ -99,8 +99,8 @@ impl Core {
         row
     }
 
-    /// The buckets that counted something: what their names end in, and their counts. Of a cumulative histogram those that
-    /// count more than the one before. `None`: no bucket has a value.
+    /// The buckets that counted something: what their names end in, and their counts. Of a cumulative histogram those
+    /// that count more than the one before. `None`: no bucket has a value.
     fn counted(&self, metric: &Metric, name: &str) -> Option<String> {
         let buckets = self.buckets(metric.name, name);
         if buckets.is_empty() {

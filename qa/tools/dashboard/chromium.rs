@@ -129,7 +129,8 @@ impl Chromium {
         }
     }
 
-    /// Records events that a page must not cause: errors, violations of its policy, dialogs. A missing server is allowed.
+    /// Records events that a page must not cause: errors, violations of its policy, dialogs. A missing server is
+    /// allowed.
     fn note(&mut self, event: &Value) {
         let params = &event["params"];
         let complaint = match event["method"].as_str() {

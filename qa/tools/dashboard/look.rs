@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Appearance and use of the page: light, dark, wide, narrow, and without a mouse. `PICTURES=1` makes the pictures of the
-//! documentation.
+//! Appearance and use of the page: light, dark, wide, narrow, and without a mouse. `PICTURES=1` makes the pictures of
+//! the documentation.
 
 use super::chromium::Chromium;
 use crate::support::pmproxy::Pmproxy;

@@ -27,8 +27,8 @@ pub struct Outcome {
 }
 
 impl Agent {
-    /// Drains the sources of the agent, and updates its lifecycle and liveness. Sources that are left at `end` are drained by the next
-    /// call.
+    /// Drains the sources of the agent, and updates its lifecycle and liveness. Sources that are left at `end` are
+    /// drained by the next call.
     pub(crate) fn drain(&mut self, now: Now, end: Instant, shared: &mut Shared) -> Outcome {
         let mut outcome = Outcome::default();
         let (mut context, name, sources) = self.context(now, shared);
@@ -44,7 +44,8 @@ impl Agent {
         outcome
     }
 
-    /// Updates the lifecycle by the greatest presence of the agent's files, and withdraws the agent if its time as an instance is over.
+    /// Updates the lifecycle by the greatest presence of the agent's files, and withdraws the agent if its time as an
+    /// instance is over.
     fn update_lifecycle(&mut self, now: &Now, presence: Presence, shared: &mut Shared) {
         let (instance, config) = (&self.name.instance, &shared.config);
         let before = self.entry.lifecycle;
@@ -52,9 +53,9 @@ impl Agent {
             Presence::Writing => true,
             // As far as the kernel tells, a process has the store open for writing.
             Presence::Held if self.has_stores() => true,
-            // A process that has an exited agent's ring open, such as a backup, does not publish the agent again. A process that may
-            // not write the ring does not keep the agent published for ever. A silent agent is published again when a process scan has
-            // found its process.
+            // A process that has an exited agent's ring open, such as a backup, does not publish the agent again. A
+            // process that may not write the ring does not keep the agent published for ever. A silent agent is
+            // published again when a process scan has found its process.
             Presence::Held => {
                 let longest = config.retain.max(config.idle_after);
                 !before.is_dormant() && self.idle(now) < longest
@@ -82,7 +83,8 @@ impl Agent {
         }
     }
 
-    /// Updates the liveness of the agent from that of its files. `has_ended`: the last process that could write one has ended.
+    /// Updates the liveness of the agent from that of its files. `has_ended`: the last process that could write one has
+    /// ended.
     pub(crate) fn update_state(&mut self, now: &Now, has_ended: bool, shared: &mut Shared) {
         let (idle, config) = (self.idle(now), &shared.config);
         let has_events = self.entry.stats.events > 0 || self.has_stores();
@@ -107,8 +109,8 @@ impl Agent {
     }
 }
 
-/// Drains the sources of an agent one after the other, until `end`, and detaches those that are over. Returns the greatest presence of
-/// its files.
+/// Drains the sources of an agent one after the other, until `end`, and detaches those that are over. Returns the
+/// greatest presence of its files.
 fn drain_sources(
     name: &Name,
     sources: &mut Vec<Source>,
@@ -166,8 +168,8 @@ fn drained_ring(source: &Source) -> Option<&RingReader> {
     source.as_ring().filter(|ring| ring.mode == Mode::Drain)
 }
 
-/// Puts the ring with a batch in flight first, so that the batch is recovered before another replaces it in the record. Returns
-/// false if the first scan may still find that ring: then no source can be drained.
+/// Puts the ring with a batch in flight first, so that the batch is recovered before another replaces it in the record.
+/// Returns false if the first scan may still find that ring: then no source can be drained.
 fn put_in_flight_first(sources: &mut [Source], context: &mut DrainContext) -> bool {
     let Some(ring) = context.entry.in_flight() else {
         return true;
@@ -185,8 +187,8 @@ fn put_in_flight_first(sources: &mut [Source], context: &mut DrainContext) -> bo
     true
 }
 
-/// Makes the last ring that is left the one of the record, if that was a ring that is over. A start of the daemon would take the ring that
-/// is left for another start of the agent.
+/// Makes the last ring that is left the one of the record, if that was a ring that is over. A start of the daemon would
+/// take the ring that is left for another start of the agent.
 fn note_last_ring(over: FileId, sources: &[Source], context: &mut DrainContext) {
     let was_last = |checkpoint: Checkpoint| checkpoint.ring.id == over && checkpoint.released;
     if !context.entry.checkpoint.is_some_and(was_last) {
@@ -203,7 +205,8 @@ fn note_fault(name: &Name, source: &Source, fault: RingFault, context: &mut Drai
     let is_ring = source.as_ring().is_some();
     let (instance, kind) = (&name.instance, if is_ring { "ring" } else { "store" });
     tracing::info!("agent {instance}: its {kind} {fault}; it is checked again");
-    // A sparse ring is still the same ring. In all other cases the file is a new ring from now on, even if its bytes are equal.
+    // A sparse ring is still the same ring. In all other cases the file is a new ring from now on, even if its bytes
+    // are equal.
     if is_ring && fault != RingFault::Sparse {
         context.entry.add_reset();
         let checkpoint = &mut context.entry.checkpoint;

@@ -50,8 +50,8 @@ impl ProcessFacts {
 pub(super) type CachedLabels = RefCell<Option<(Facts, Rc<str>)>>;
 
 impl Agent {
-    /// Returns the labels as a JSON object. Until a process scan has found the process, they are what the agent's files tell, with the
-    /// facts of the process before.
+    /// Returns the labels as a JSON object. Until a process scan has found the process, they are what the agent's files
+    /// tell, with the facts of the process before.
     #[must_use]
     pub fn label_text(&self) -> Rc<str> {
         let facts = self.labelled_facts();

@@ -109,8 +109,8 @@ impl Agent {
         self.sources.iter().any(|source| source.sharers().is_some())
     }
 
-    /// Returns the process that writes its files. If it is not known, the one that its store names, unless the agent has exited.
-    /// `None` if several processes write one file.
+    /// Returns the process that writes its files. If it is not known, the one that its store names, unless the agent
+    /// has exited. `None` if several processes write one file.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         if self.is_shared() {

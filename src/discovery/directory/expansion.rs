@@ -2,8 +2,8 @@
 
 //! Lazy expansion of configured paths and patterns.
 //!
-//! Another user may own directories on the way of a pattern and make any number of names in them. So each step is short, and the
-//! names that are read are limited.
+//! Another user may own directories on the way of a pattern and make any number of names in them. So each step is
+//! short, and the names that are read are limited.
 
 use super::{
     Config, Directory, FileKinds, PATH_FLAGS, has_wildcard, is_configured, matches, open_entry,
@@ -24,22 +24,23 @@ use std::vec::IntoIter;
 
 /// Names that are read from a listing at a time. They are sorted, so that each pass has the same order.
 const CHUNK: usize = 1024;
-/// Most names that are read in one directory of root, and in all directories of one other user together. A directory may grow
-/// while it is listed, and a user other than root may make any number of nested directories. In /tmp, which is root's, any user
-/// makes names; these must not use up the limit of other directories of root.
+/// Most names that are read in one directory of root, and in all directories of one other user together. A directory
+/// may grow while it is listed, and a user other than root may make any number of nested directories. In /tmp, which is
+/// root's, any user makes names; these must not use up the limit of other directories of root.
 const MAX_NAMES: usize = 1 << 16;
 const ROOT: u32 = 0;
 /// Limit of [`Expansion::served`].
 const MAX_SERVED: usize = 64;
 
-/// A directory, and its owner if a pattern matched it. The owner is `None` for a path without a wildcard, which the administrator
-/// chose.
+/// A directory, and its owner if a pattern matched it. The owner is `None` for a path without a wildcard, which the
+/// administrator chose.
 pub type Expanded = (Directory, Option<u32>);
 
-/// Iterator over all configured directories: first the paths without wildcards, then the directories that patterns match.
+/// Iterator over all configured directories: first the paths without wildcards, then the directories that patterns
+/// match.
 ///
-/// A step takes less than a millisecond. `None` is a step that found no directory, or one that was found before. If the part of a
-/// pattern before its first wildcard cannot be opened, the pattern itself is returned as a directory.
+/// A step takes less than a millisecond. `None` is a step that found no directory, or one that was found before. If the
+/// part of a pattern before its first wildcard cannot be opened, the pattern itself is returned as a directory.
 #[derive(Debug, Default)]
 pub struct Expansion {
     config: Config,
@@ -50,7 +51,8 @@ pub struct Expansion {
     components: Vec<OsString>,
     /// Open directories, each inside the one before. Names in a level are matched with the component of the same index.
     levels: Vec<Level>,
-    /// Directories that a pattern matches and that are left out, since their file system may not answer. Of many, the first ones.
+    /// Directories that a pattern matches and that are left out, since their file system may not answer. Of many, the
+    /// first ones.
     pub served: Vec<PathBuf>,
     /// Directories that were returned.
     found_paths: HashSet<PathBuf>,
@@ -158,8 +160,8 @@ impl Expansion {
 }
 
 impl Level {
-    /// Returns a level whose names are matched with `component`. To be listed, the directory is opened again, since `fd` may allow
-    /// passing through only.
+    /// Returns a level whose names are matched with `component`. To be listed, the directory is opened again, since
+    /// `fd` may allow passing through only.
     fn new(fd: OwnedFd, path: PathBuf, component: Option<&OsString>) -> nix::Result<Self> {
         let owner = FileFacts::new(&fstat(&fd)?).uid;
         let (mut listing, mut names) = (None, Vec::new());
@@ -180,8 +182,8 @@ impl Level {
         })
     }
 
-    /// Reads the next names and keeps those that match `component`, within the remaining number. Returns false if there are no
-    /// more, or none may be read.
+    /// Reads the next names and keeps those that match `component`, within the remaining number. Returns false if there
+    /// are no more, or none may be read.
     fn read(&mut self, component: &OsStr, names_left: &mut HashMap<u32, usize>) -> bool {
         let Some(listing) = &mut self.listing else {
             return false;

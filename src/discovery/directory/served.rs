@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! File systems that a user or another host serves. Their server may not answer, and whoever opens a directory there waits for it.
+//! File systems that a user or another host serves. Their server may not answer, and whoever opens a directory there
+//! waits for it.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::HashMap;
@@ -23,8 +24,8 @@ struct Mounts {
 
 static MOUNTS: LazyLock<Mutex<Mounts>> = LazyLock::new(Mutex::default);
 
-/// True if an open directory is on such a file system. Does not wait for its server. Where /proc does not tell, it is taken for another
-/// one.
+/// True if an open directory is on such a file system. Does not wait for its server. Where /proc does not tell, it is
+/// taken for another one.
 pub fn is_served(directory: &OwnedFd) -> bool {
     let Some(mount) = mount_of(directory) else {
         return false;

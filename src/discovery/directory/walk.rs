@@ -19,7 +19,8 @@ use std::path::Path;
 /// Most links in one path, as in the kernel (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
-/// Opens a directory with these flags of open(2). It is opened at once if no link is in the path, which openat2(2) tells.
+/// Opens a directory with these flags of open(2). It is opened at once if no link is in the path, which openat2(2)
+/// tells.
 ///
 /// # Errors
 /// Any of openat(2); ELOOP at a link that a user other than root and this process's user has made, or could replace.

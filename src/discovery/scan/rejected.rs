@@ -33,7 +33,8 @@ struct Rejected {
     is_temporary: bool,
     /// Number of the last listing that found the file.
     last_listing: u64,
-    /// Reasons that were counted and logged. Numbers in them are ignored, since the owner could change those without end.
+    /// Reasons that were counted and logged. Numbers in them are ignored, since the owner could change those without
+    /// end.
     logged: Vec<Discriminant<Rejection>>,
 }
 
@@ -71,8 +72,8 @@ pub struct RejectedFiles {
 }
 
 impl RejectedFiles {
-    /// Caches and logs a rejection. `listing` is the number of the listing that found the file. Returns true if the reason is new
-    /// for this file.
+    /// Caches and logs a rejection. `listing` is the number of the listing that found the file. Returns true if the
+    /// reason is new for this file.
     pub fn reject(
         &mut self,
         directory: u64,
@@ -107,8 +108,8 @@ impl RejectedFiles {
             }
         }
         let class = Class::new(rejection, starting);
-        // A change in the same tick of the file time clock leaves the change time as it is. The factor 2: the check itself may come
-        // up to one granularity after the stat(2).
+        // A change in the same tick of the file time clock leaves the change time as it is. The factor 2: the check
+        // itself may come up to one granularity after the stat(2).
         let is_young = is_younger_than(facts.changed, 2 * FILE_TIME_GRANULARITY);
         let rejected = Rejected {
             name: path.file_name().unwrap_or_default().to_owned(),
@@ -124,8 +125,8 @@ impl RejectedFiles {
         new
     }
 
-    /// Marks a file of this name as met by a listing. Returns true if it is known as unrelated, so that it needs no stat(2),
-    /// although the name may have been given to a new file with the same inode number.
+    /// Marks a file of this name as met by a listing. Returns true if it is known as unrelated, so that it needs no
+    /// stat(2), although the name may have been given to a new file with the same inode number.
     pub fn mark_listed_name(&mut self, key: Key, name: &OsStr, listing: u64) -> bool {
         match self.files.get_mut(&key) {
             Some(rejected) if rejected.name == name => {
@@ -136,7 +137,8 @@ impl RejectedFiles {
         }
     }
 
-    /// Marks a file as found by a listing. Returns true if it is unchanged since its rejection and the reason is not temporary.
+    /// Marks a file as found by a listing. Returns true if it is unchanged since its rejection and the reason is not
+    /// temporary.
     pub fn mark_listed(&mut self, directory: u64, facts: &FileFacts, listing: u64) -> bool {
         let rejected = self.files.get_mut(&(directory, facts.id));
         rejected.is_some_and(|rejected| {
@@ -153,8 +155,8 @@ impl RejectedFiles {
         Some(removed.logged)
     }
 
-    /// Tests the next files after `behind`, at most 1024, and removes those for which `is_gone(directory, last listing)` is true.
-    /// Returns the last file that was tested, or `None` if there are no more.
+    /// Tests the next files after `behind`, at most 1024, and removes those for which `is_gone(directory, last
+    /// listing)` is true. Returns the last file that was tested, or `None` if there are no more.
     pub fn remove_next(&mut self, behind: Key, is_gone: impl Fn(u64, u64) -> bool) -> Option<Key> {
         let next = self.files.range((Excluded(behind), Unbounded)).take(CHUNK);
         let next: Vec<(Key, u64)> = next

@@ -19,7 +19,8 @@ fn scan(scanner: &mut Scanner, now: Instant) -> Vec<Found> {
     scanner.scan(now, Instant::now() + PASS_INTERVAL, &HashSet::new())
 }
 
-/// Scans as if `look` times ten pass intervals had passed, and opens the found files. Returns the number of files and of rings.
+/// Scans as if `look` times ten pass intervals had passed, and opens the found files. Returns the number of files and
+/// of rings.
 fn open_all(scanner: &mut Scanner, look: u32) -> (usize, usize) {
     let found = scan(scanner, Instant::now() + PASS_INTERVAL * look * 10);
     let count = found.len();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Listings of one telemetry directory. A listing finds new and changed files, and rejected files with a temporary reason.
+//! Listings of one telemetry directory. A listing finds new and changed files, and rejected files with a temporary
+//! reason.
 
 use super::rejected::RejectedFiles;
 use super::{Found, MAX_PAUSE, PASS_INTERVAL, PAUSE_FACTOR};
@@ -25,8 +26,8 @@ use tracing::span::EnteredSpan;
 const RELIST_PER_NAME: Duration = Duration::from_micros(64);
 /// Longest interval between listings of a directory.
 const RELIST_MAX: Duration = Duration::from_secs(10);
-/// Interval between full listings, for each name in the directory. A full listing checks unrelated files as well, since an
-/// agent may have taken over such a file.
+/// Interval between full listings, for each name in the directory. A full listing checks unrelated files as well, since
+/// an agent may have taken over such a file.
 const FULL_LISTING_PER_NAME: Duration = Duration::from_millis(6);
 /// Longest interval between full listings.
 const FULL_LISTING_MAX: Duration = Duration::from_secs(600);
@@ -138,8 +139,8 @@ impl Watched {
         if self.not_before > now || !is_due {
             return None;
         }
-        // The time is read before the listing, since files may appear during it. A time younger than a tick of the kernel's clock
-        // is not kept: a file that appears after the listing may leave the directory with the same time.
+        // The time is read before the listing, since files may appear during it. A time younger than a tick of the
+        // kernel's clock is not kept: a file that appears after the listing may leave the directory with the same time.
         self.modified =
             Some(modified).filter(|&time| !is_younger_than(time, FILE_TIME_GRANULARITY));
         let opened = Dir::openat(self.fd.as_ref()?, ".", LIST_FLAGS, Mode::empty());
@@ -197,7 +198,8 @@ impl Watched {
         for entry in chunk {
             listing.count = listing.count.saturating_add(1);
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            // On overlayfs readdir(3) and stat(2) may return different inode numbers; the file is then checked by name each time.
+            // On overlayfs readdir(3) and stat(2) may return different inode numbers; the file is then checked by name
+            // each time.
             let id = FileId {
                 dev: self.id.dev,
                 ino: entry.ino(),
@@ -248,7 +250,8 @@ mod tests {
     use std::path::Path;
     use std::sync::{Arc, Mutex};
 
-    /// Moves a directory away and back. Returns the lines about it, each with the owner whose limits it is counted against.
+    /// Moves a directory away and back. Returns the lines about it, each with the owner whose limits it is counted
+    /// against.
     fn lines_of_a_return(path: &Path, pattern: DirectoryPattern) -> Vec<String> {
         let mut expansion = Expansion::new(Config {
             telemetry_dir: vec![pattern],

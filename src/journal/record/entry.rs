@@ -23,11 +23,13 @@ pub const ENTRY_WORDS: usize =
 pub struct Entry {
     /// Totals, histograms and last values of its events.
     pub stats: AgentStats,
-    /// True once its events are counted. Before that it has no totals: nothing of a ring that may not be drained is counted.
+    /// True once its events are counted. Before that it has no totals: nothing of a ring that may not be drained is
+    /// counted.
     pub is_counted: bool,
     /// Whether the agent is an instance.
     pub lifecycle: Lifecycle,
-    /// Whether a process writes to its files, as of the last drain. The state file keeps only whether all processes have exited.
+    /// Whether a process writes to its files, as of the last drain. The state file keeps only whether all processes
+    /// have exited.
     pub agent_state: AgentState,
     /// When the agent was last seen: nanoseconds of CLOCK_MONOTONIC.
     pub last_seen: u64,
@@ -65,8 +67,8 @@ impl Entry {
         self.stats.producer_restarted();
     }
 
-    /// Counts a start of the producer at `stamp`, from which on it is idle. Memory that was registered and transfers that were
-    /// begun before it are gone.
+    /// Counts a start of the producer at `stamp`, from which on it is idle. Memory that was registered and transfers
+    /// that were begun before it are gone.
     pub fn add_start(&mut self, stamp: u64) {
         self.starts = self.starts.saturating_add(1);
         (self.last_event, self.last_seen) = (stamp, stamp);
@@ -79,8 +81,8 @@ impl Entry {
         self.stats.note_gap();
     }
 
-    /// Notes the number of pending events in a ring of `capacity` slots. A full ring counts as an overflow: its producer loses
-    /// the next event.
+    /// Notes the number of pending events in a ring of `capacity` slots. A full ring counts as an overflow: its
+    /// producer loses the next event.
     pub fn note_pending(&mut self, pending: u64, capacity: u64) {
         self.highwater = self.highwater.max(pending);
         if pending + 1 == capacity {

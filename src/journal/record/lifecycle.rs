@@ -35,8 +35,8 @@ impl Lifecycle {
         self == Self::Dormant
     }
 
-    /// When it was found that no process is known to write, in nanoseconds of CLOCK_MONOTONIC. `None` if one may, or if the agent
-    /// is not an instance.
+    /// When it was found that no process is known to write, in nanoseconds of CLOCK_MONOTONIC. `None` if one may, or if
+    /// the agent is not an instance.
     #[must_use]
     pub fn exited_since(self) -> Option<u64> {
         match self {
@@ -45,8 +45,8 @@ impl Lifecycle {
         }
     }
 
-    /// Makes the agent an instance, since a process writes. An agent that is not one awaits its labels first, until the later of
-    /// its deadlines at most.
+    /// Makes the agent an instance, since a process writes. An agent that is not one awaits its labels first, until the
+    /// later of its deadlines at most.
     pub fn activate(&mut self, deadline: u64) {
         *self = match *self {
             Self::Dormant => Self::AwaitingLabels { deadline },
@@ -73,7 +73,8 @@ impl Lifecycle {
         has_ended
     }
 
-    /// Notes that no process is known to write: an active instance has exited at `stamp`. Returns true if it was active.
+    /// Notes that no process is known to write: an active instance has exited at `stamp`. Returns true if it was
+    /// active.
     pub fn exit(&mut self, stamp: u64) -> bool {
         let is_active = *self == Self::Active;
         if is_active {

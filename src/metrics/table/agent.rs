@@ -11,8 +11,8 @@ use crate::event::EventType;
 use crate::metrics::{Metric, Semantics, Units};
 use std::path::Path;
 
-/// Returns a path with its control and invisible characters and quotes escaped. The owner of a file chooses its name, so a name can
-/// have control sequences of a terminal.
+/// Returns a path with its control and invisible characters and quotes escaped. The owner of a file chooses its name,
+/// so a name can have control sequences of a terminal.
 fn shown(path: &Path) -> String {
     path.to_string_lossy().chars().map(text::escaped).collect()
 }

@@ -9,7 +9,8 @@ use std::process::Command;
 /// Commands of a worker that answers that each process has ended.
 const SERVE: &str = "while read -r line; do echo '{\"Unread\":\"Ended\"}'; done";
 
-/// Returns an observer whose workers are shell scripts. The first runs are `first`, one each, all later ones serve orders.
+/// Returns an observer whose workers are shell scripts. The first runs are `first`, one each, all later ones serve
+/// orders.
 fn supervisor(directory: &Path, first: &[&str]) -> Supervisor {
     let program = directory.join("worker");
     let mut script = format!("#!/bin/sh\ncd {}\n", directory.display());

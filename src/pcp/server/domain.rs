@@ -96,7 +96,8 @@ impl Server {
         let (_, bounds) = self.indoms.buckets.base_and_bounds(serial, id, agent)?;
         let (lower, upper) = bounds.label(buckets::bucket_index(bounds, inst)?);
         let labels = agent.label_text();
-        // The labels are a JSON object that is not empty. Bounds need no escapes. They are text, because +Inf is not a number in JSON.
+        // The labels are a JSON object that is not empty. Bounds need no escapes. They are text, because +Inf is not a
+        // number in JSON.
         let labels = labels.strip_suffix('}')?;
         Some(match serial {
             CUMULATIVE_TIMES => format!("{labels},\"le\":\"{upper}\"}}"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Reload of the configuration: requested through `nixl.control.reload`, or since name services did not answer before the first valid
-//! configuration.
+//! Reload of the configuration: requested through `nixl.control.reload`, or since name services did not answer before
+//! the first valid configuration.
 
 use super::state_file::Phase;
 use super::{PmStoreError, Server, since_epoch};
@@ -18,8 +18,8 @@ impl Server {
     /// Reads the configuration and applies it if it is valid, and if the process has just the rights that it needs.
     ///
     /// # Errors
-    /// If the configuration is invalid, its user is not available, or it needs other rights. The previous configuration stays in
-    /// force.
+    /// If the configuration is invalid, its user is not available, or it needs other rights. The previous configuration
+    /// stays in force.
     pub(super) fn reload(&mut self) -> Result<(), PmStoreError> {
         let when = since_epoch();
         let loaded = (self.read_config)().map_err(|err| {
@@ -59,8 +59,8 @@ impl Server {
         }
     }
 
-    /// Shows an error of the configuration in `nixl.control.config_error`. Before the first valid one, plans to read it again if the name
-    /// services did not answer.
+    /// Shows an error of the configuration in `nixl.control.config_error`. Before the first valid one, plans to read it
+    /// again if the name services did not answer.
     pub(super) fn note_error(&mut self, err: &ConfigError) {
         self.control.config_error = err.to_string();
         if let Phase::NoConfiguration { read_again } = &mut self.phase {

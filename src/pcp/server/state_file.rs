@@ -15,8 +15,8 @@ const READ_PATIENCE: Duration = Duration::from_secs(60);
 /// Whether this process drains, and what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// There was no valid configuration yet. No state is restored or written, and no directory is scanned. The configuration is read
-    /// again at a time, if only the name services did not answer.
+    /// There was no valid configuration yet. No state is restored or written, and no directory is scanned. The
+    /// configuration is read again at a time, if only the name services did not answer.
     NoConfiguration { read_again: Option<Instant> },
     /// The lock on the state file was not tried yet.
     Start,
@@ -29,9 +29,9 @@ pub(super) enum Phase {
 }
 
 impl Server {
-    /// Takes the lock on the state file and restores the agents from it. Returns true if this process drains. Without a valid
-    /// configuration it does neither. Without a usable state file it drains as well, and totals end with the process. Before that it
-    /// tries to read a file that has totals for [`READ_PATIENCE`].
+    /// Takes the lock on the state file and restores the agents from it. Returns true if this process drains. Without a
+    /// valid configuration it does neither. Without a usable state file it drains as well, and totals end with the
+    /// process. Before that it tries to read a file that has totals for [`READ_PATIENCE`].
     pub(super) fn start_serving(&mut self) -> bool {
         match self.phase {
             Phase::Serving => return true,

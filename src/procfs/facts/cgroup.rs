@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The container, the pod and the Slurm job of a process, from the names of its control groups (`/proc/PID/cgroup`, cgroups(7)).
+//! The container, the pod and the Slurm job of a process, from the names of its control groups (`/proc/PID/cgroup`,
+//! cgroups(7)).
 //!
-//! Each line is `ID:CONTROLLERS:PATH`: one with `0::` under cgroup v2, one per hierarchy under v1, both on a mixed host. The
-//! path is relative to the cgroup namespace of this process, so that it may begin with `/..`. Container runtimes name the groups:
+//! Each line is `ID:CONTROLLERS:PATH`: one with `0::` under cgroup v2, one per hierarchy under v1, both on a mixed
+//! host. The path is relative to the cgroup namespace of this process, so that it may begin with `/..`. Container
+//! runtimes name the groups:
 //!
 //! | runtime | last part of the path |
 //! | --- | --- |
@@ -30,8 +32,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Reads the text of `/proc/PID/cgroup`. Each fact comes from the first line that has it, since some hierarchies of v1 have all
-    /// processes in their root.
+    /// Reads the text of `/proc/PID/cgroup`. Each fact comes from the first line that has it, since some hierarchies of
+    /// v1 have all processes in their root.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut found = Self::default();
@@ -39,7 +41,8 @@ impl Cgroup {
             // The kernel marks a group that was removed while it had a process.
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);
             let names: Vec<&str> = path.split('/').collect();
-            // Below the slice of a user, that user chooses the names. Only the container is read there, for rootless podman.
+            // Below the slice of a user, that user chooses the names. Only the container is read there, for rootless
+            // podman.
             let mut parts = names.split(|name| is_user_slice(name));
             let of_host = parts.next().unwrap_or_default();
             let innermost = |names: &[&str], fact: fn(&str) -> Option<String>| {
@@ -60,8 +63,8 @@ fn is_user_slice(name: &str) -> bool {
     name.starts_with("user-") && name.ends_with(".slice")
 }
 
-/// Returns the container that this group belongs to: its id, alone or behind the name of the runtime. The monitor of a container
-/// (`crio-conmon-ID.scope`, `libpod-conmon-ID.scope`) is outside of it.
+/// Returns the container that this group belongs to: its id, alone or behind the name of the runtime. The monitor of a
+/// container (`crio-conmon-ID.scope`, `libpod-conmon-ID.scope`) is outside of it.
 fn container(name: &str) -> Option<String> {
     let name = name.strip_suffix(".scope").unwrap_or(name);
     let (runtime, id) = name.split_at_checked(name.len().checked_sub(CONTAINER_ID_LEN)?)?;
@@ -73,8 +76,8 @@ fn container(name: &str) -> Option<String> {
     (is_id && is_runtime).then(|| id.to_owned())
 }
 
-/// Returns the pod that this group belongs to: `podUID`, or `kubepods-QOS-podUID.slice` with `_` for `-`, since `-` separates
-/// levels in systemd. If the kubelet runs in a container, the name has a prefix (`kubelet-kubepods-...`).
+/// Returns the pod that this group belongs to: `podUID`, or `kubepods-QOS-podUID.slice` with `_` for `-`, since `-`
+/// separates levels in systemd. If the kubelet runs in a container, the name has a prefix (`kubelet-kubepods-...`).
 fn pod(name: &str) -> Option<String> {
     let slice = name.split(':').next()?;
     let (before, uid) = slice
@@ -85,8 +88,8 @@ fn pod(name: &str) -> Option<String> {
     kubelet::uid(&uid.replace('_', "-")).filter(|_| is_pod)
 }
 
-/// Returns the job in `slurm/uid_UID/job_ID/step_N/task_N` (v1) or `slurmstepd.scope/job_ID/step_N/user/task_N` (v2). A node with
-/// several slurmd has its name behind `slurm_` and in front of `_slurmstepd.scope`.
+/// Returns the job in `slurm/uid_UID/job_ID/step_N/task_N` (v1) or `slurmstepd.scope/job_ID/step_N/user/task_N` (v2). A
+/// node with several slurmd has its name behind `slurm_` and in front of `_slurmstepd.scope`.
 fn slurm_job(names: &[&str]) -> Option<String> {
     names.windows(3).find_map(|levels| {
         let [root, above, job] = levels else {
@@ -107,8 +110,8 @@ mod tests {
     const OUTER: &str = "4f797c539e6c745de61a93ca3ff892358ecbcaccd8414d5db545c38428142970";
     const POD: &str = "2c48913c-b29f-11e7-9350-020968147796";
 
-    /// Returns container, pod and job found in a sample. C stands for the container, O for an outer container, P for the pod, S for
-    /// the pod in systemd's spelling, `-` for nothing.
+    /// Returns container, pod and job found in a sample. C stands for the container, O for an outer container, P for
+    /// the pod, S for the pod in systemd's spelling, `-` for nothing.
     fn names_in(sample: &str) -> [String; 3] {
         let text = sample
             .replace("{C}", CONTAINER)

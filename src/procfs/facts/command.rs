@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Parts of a command line (`/proc/PID/cmdline`, proc_pid_cmdline(5)): a title that the process gave itself, or a program
-//! and its arguments.
+//! Parts of a command line (`/proc/PID/cmdline`, proc_pid_cmdline(5)): a title that the process gave itself, or a
+//! program and its arguments.
 //!
-//! The Python package setproctitle writes a title over the command line, moves the environment elsewhere, and fills both of
-//! their old places with NULs. vLLM (`set_process_title` in vllm/utils/system_utils.py, `setup_proc_title_and_log_prefix` in
-//! vllm/v1/executor/multiproc_executor.py) and SGLang (`configure_scheduler_process` in
-//! python/sglang/srt/managers/scheduler.py) use it:
+//! The Python package setproctitle writes a title over the command line, moves the environment elsewhere, and fills
+//! both of their old places with NULs. vLLM (`set_process_title` in vllm/utils/system_utils.py,
+//! `setup_proc_title_and_log_prefix` in vllm/v1/executor/multiproc_executor.py) and SGLang
+//! (`configure_scheduler_process` in python/sglang/srt/managers/scheduler.py) use it:
 //!
 //! | title | rank |
 //! | --- | --- |
@@ -14,7 +14,8 @@
 //! | `VLLM::EngineCore_DP1`, `VLLM::EngineCore`, `VLLM::APIServer_0` | `DP1`, none, none |
 //! | `sglang::scheduler_DP1_TP3`, `sglang::scheduler_ATTN_CP0_TP1` | `DP1_TP3`, `ATTN_CP0_TP1` |
 //!
-//! `VLLM` is only the default of VLLM_PROCESS_NAME_PREFIX. Ray's titles (`ray::RayWorkerWrapper.execute_method`) have no rank.
+//! `VLLM` is only the default of VLLM_PROCESS_NAME_PREFIX. Ray's titles (`ray::RayWorkerWrapper.execute_method`) have
+//! no rank.
 
 use crate::base::text;
 
@@ -52,14 +53,16 @@ pub struct CommandLine {
 }
 
 impl CommandLine {
-    /// Returns the parts of the first [`MAX_CMDLINE`] bytes of a command line; `None` if it is empty, as in a kernel thread.
+    /// Returns the parts of the first [`MAX_CMDLINE`] bytes of a command line; `None` if it is empty, as in a kernel
+    /// thread.
     #[must_use]
     pub fn parse(cmdline: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(cmdline);
         let mut words = text.split('\0');
         let first = words.next().filter(|first| !first.is_empty())?;
         let mut arguments = Vec::from_iter(words.map(str::to_owned));
-        // Behind the last NUL is nothing, or a word that is cut. A title that is longer than the command line was has no NUL.
+        // Behind the last NUL is nothing, or a word that is cut. A title that is longer than the command line was has
+        // no NUL.
         let rest = arguments.pop();
         let is_ended = rest.as_deref().is_none_or(str::is_empty);
         let is_padding = is_ended && arguments.iter().all(String::is_empty);
@@ -85,8 +88,8 @@ impl CommandLine {
         Some(line)
     }
 
-    /// Returns the name of the program: the file name, or the Python module, also if it was given as a file of an installed
-    /// package; empty for a title and for code.
+    /// Returns the name of the program: the file name, or the Python module, also if it was given as a file of an
+    /// installed package; empty for a title and for code.
     #[must_use]
     pub fn name(&self) -> String {
         match &self.program {
@@ -104,7 +107,8 @@ impl CommandLine {
         }
     }
 
-    /// Returns the rank in the title of an engine's process: the parts from the first one in capital letters on, such as `DP1_TP0`.
+    /// Returns the rank in the title of an engine's process: the parts from the first one in capital letters on, such
+    /// as `DP1_TP0`.
     #[must_use]
     pub fn rank(&self) -> Option<String> {
         let Program::Title(title) = &self.program else {
@@ -124,9 +128,9 @@ impl CommandLine {
             .then_some(text)
     }
 
-    /// Returns title or program of the process, without arguments, since these can contain secrets: the title up to the first
-    /// blank, or the file name of the program; for Python, the interpreter and then the script or module. Control and invisible characters
-    /// are escaped, and the text ends after [`MAX_SHOWN`] bytes.
+    /// Returns title or program of the process, without arguments, since these can contain secrets: the title up to the
+    /// first blank, or the file name of the program; for Python, the interpreter and then the script or module. Control
+    /// and invisible characters are escaped, and the text ends after [`MAX_SHOWN`] bytes.
     #[must_use]
     pub fn shown(&self) -> Option<String> {
         let name = match &self.program {
@@ -173,7 +177,8 @@ fn is_python(program: &str) -> bool {
     })
 }
 
-/// Returns what a Python interpreter runs, from the words behind its name. The arguments of the program are left in `words`.
+/// Returns what a Python interpreter runs, from the words behind its name. The arguments of the program are left in
+/// `words`.
 fn python_program(words: &mut impl Iterator<Item = String>) -> Option<Program> {
     while let Some(word) = words.next() {
         match &*word {

@@ -3,19 +3,21 @@
 //! Inference engine that a process is part of, from its command line (`/proc/PID/cmdline`, NUL-separated).
 //!
 //! Arguments name models, files and prompts, which may contain the name of an engine. So only three places count:
-//! - the beginning of the first word, if the process has given itself a title: vLLM's `VLLM::EngineCore`, `VLLM::Worker_TP0`,
-//!   SGLang's `sglang::scheduler_TP0`;
-//! - the program: the first word, or the script that a Python interpreter was given, which is the first word behind its options.
-//!   Its file name counts (`/opt/venv/bin/vllm`), or the package that it belongs to (`.../site-packages/tensorrt_llm/...`);
+//! - the beginning of the first word, if the process has given itself a title: vLLM's `VLLM::EngineCore`,
+//!   `VLLM::Worker_TP0`, SGLang's `sglang::scheduler_TP0`;
+//! - the program: the first word, or the script that a Python interpreter was given, which is the first word behind its
+//!   options. Its file name counts (`/opt/venv/bin/vllm`), or the package that it belongs to
+//!   (`.../site-packages/tensorrt_llm/...`);
 //! - the module behind the interpreter's `-m`.
 //!
-//! A title of several engines does not count: `ray::RayWorkerWrapper` is vLLM's, TensorRT-LLM's and LMDeploy's. Neither does
-//! `python -c`, with which Python starts the children of all engines. Children that create agents give themselves titles.
+//! A title of several engines does not count: `ray::RayWorkerWrapper` is vLLM's, TensorRT-LLM's and LMDeploy's. Neither
+//! does `python -c`, with which Python starts the children of all engines. Children that create agents give themselves
+//! titles.
 
 use crate::procfs::facts::command::{CommandLine, Program};
 
-/// Returns the engine that a process with this command line is part of, as in labels: `vllm`, `sglang`, `trtllm`, `kvbm` or
-/// `lmcache`.
+/// Returns the engine that a process with this command line is part of, as in labels: `vllm`, `sglang`, `trtllm`,
+/// `kvbm` or `lmcache`.
 #[must_use]
 pub fn of(line: &CommandLine) -> Option<&'static str> {
     let name = line.name();

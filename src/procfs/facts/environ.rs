@@ -2,8 +2,8 @@
 
 //! A few variables of a process's environment.
 //!
-//! The rest of `/proc/PID/environ` may contain tokens and keys. It is read into a buffer that is wiped. Other variables are never
-//! stored, shown or logged.
+//! The rest of `/proc/PID/environ` may contain tokens and keys. It is read into a buffer that is wiped. Other variables
+//! are never stored, shown or logged.
 
 use crate::procfs::process_dir::ProcessDir;
 use serde::{Deserialize, Serialize};
@@ -32,11 +32,12 @@ impl Environ {
 
     /// Reads the variables with these names, each ended by a NUL. The first one with a name counts, as in getenv(3).
     ///
-    /// A title that is shorter than the command line leaves NULs at the beginning of the environment; a longer title ends there. In
-    /// both cases no equals sign comes before the first NUL.
+    /// A title that is shorter than the command line leaves NULs at the beginning of the environment; a longer title
+    /// ends there. In both cases no equals sign comes before the first NUL.
     ///
     /// # Errors
-    /// The environment cannot be read, or (`InvalidData`) a title was written over it, so that variables may be missing.
+    /// The environment cannot be read, or (`InvalidData`) a title was written over it, so that variables may be
+    /// missing.
     pub fn read(environ: impl Read, names: &[&'static str]) -> io::Result<Self> {
         // Full capacity, since a vector that grows leaves copies in freed memory.
         let mut text = Vec::with_capacity(MAX_ENVIRON);

@@ -13,8 +13,8 @@ const MAX_DESCRIPTORS: usize = 1 << 14;
 /// Prefix of the device files of GPUs, such as `/dev/nvidia0`. Other device files continue with a letter or a hyphen.
 const DEVICE: &str = "/dev/nvidia";
 
-/// Returns a value of CUDA_VISIBLE_DEVICES, if all its parts are valid: numbers, or UUIDs of GPUs (`GPU-...`) or of parts of them
-/// (`MIG-...`), or prefixes of UUIDs. CUDA ignores an invalid part and all parts behind it.
+/// Returns a value of CUDA_VISIBLE_DEVICES, if all its parts are valid: numbers, or UUIDs of GPUs (`GPU-...`) or of
+/// parts of them (`MIG-...`), or prefixes of UUIDs. CUDA ignores an invalid part and all parts behind it.
 #[must_use]
 pub fn of_list(list: &str) -> Option<String> {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/');

@@ -3,9 +3,9 @@
 //! Pod that a directory belongs to, from the paths of the kubelet's volumes.
 //!
 //! The kubelet (`pkg/kubelet/kubelet_getters.go`) has `pods/UID/volumes/PLUGIN/NAME` and
-//! `pods/UID/volume-subpaths/NAME/CONTAINER/N` below its root directory, `/var/lib/kubelet` by default. Some distributions
-//! have another one (`/var/snap/microk8s/common/var/lib/kubelet`, `/var/lib/k0s/kubelet`), and a container that monitors the
-//! host has it below a mount. So only the last name of the root directory counts.
+//! `pods/UID/volume-subpaths/NAME/CONTAINER/N` below its root directory, `/var/lib/kubelet` by default. Some
+//! distributions have another one (`/var/snap/microk8s/common/var/lib/kubelet`, `/var/lib/k0s/kubelet`), and a
+//! container that monitors the host has it below a mount. So only the last name of the root directory counts.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -13,8 +13,8 @@ use std::path::Path;
 /// Positions of the dashes in a UUID.
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
-/// Returns the UID of the pod that has a directory as a volume, or in a volume. The outermost pod counts, because a container
-/// chooses the names below its volume.
+/// Returns the UID of the pod that has a directory as a volume, or in a volume. The outermost pod counts, because a
+/// container chooses the names below its volume.
 #[must_use]
 pub fn pod_uid(directory: &Path) -> Option<String> {
     let names: Vec<&str> = directory.iter().filter_map(OsStr::to_str).collect();
@@ -24,8 +24,8 @@ pub fn pod_uid(directory: &Path) -> Option<String> {
     })
 }
 
-/// Returns the text if it has the form of a pod's UID: a UUID, or the 32 hexadecimal digits of a static pod, which comes from a
-/// file on the node.
+/// Returns the text if it has the form of a pod's UID: a UUID, or the 32 hexadecimal digits of a static pod, which
+/// comes from a file on the node.
 #[must_use]
 pub fn uid(text: &str) -> Option<String> {
     let is_dash = |at| text.len() == 36 && DASHES.contains(&at);

@@ -41,8 +41,8 @@ impl Facts {
         self.0.extend(known);
     }
 
-    /// Returns these facts, completed with weaker ones. Facts of a file are stronger than facts of a process: the kubelet names the
-    /// directory of a volume, and one process may have agents of several engines.
+    /// Returns these facts, completed with weaker ones. Facts of a file are stronger than facts of a process: the
+    /// kubelet names the directory of a volume, and one process may have agents of several engines.
     #[must_use]
     pub fn merge(self, weaker: &Self) -> Self {
         let mut all = weaker.0.clone();
@@ -50,8 +50,8 @@ impl Facts {
         Self(all)
     }
 
-    /// Returns the labels of an agent's instance: a JSON object of strings. `raw_name` is the unchanged name of the file (bytes that
-    /// are not UTF-8 become U+FFFD). `source` is the kind of file that the numbers come from.
+    /// Returns the labels of an agent's instance: a JSON object of strings. `raw_name` is the unchanged name of the
+    /// file (bytes that are not UTF-8 become U+FFFD). `source` is the kind of file that the numbers come from.
     #[must_use]
     pub fn labels(&self, raw_name: &OsStr, source: &str) -> Value {
         let raw_name = raw_name.to_string_lossy();

@@ -10,7 +10,8 @@
 //! | Megatron's refit | `refit-nixl-rank-N`, N the rank in a group that spans hosts and separate worlds | nothing: N is not a local rank |
 //! | vLLM, SGLang, LMCache | a UUID | nothing |
 //!
-//! A name is stronger than a command line, because KVBM's agent is in the process of another engine, beside that engine's agent.
+//! A name is stronger than a command line, because KVBM's agent is in the process of another engine, beside that
+//! engine's agent.
 
 /// Returns the engine that gives its agents such names.
 #[must_use]
@@ -24,8 +25,8 @@ pub fn engine(name: &str) -> Option<&'static str> {
     is_tensorrt_llm(name)?.then_some("trtllm")
 }
 
-/// True if a name has the form of TensorRT-LLM's `genUniqueAgentName`. Its first versions had no random number. Those names are not
-/// recognized, because other programs use them too.
+/// True if a name has the form of TensorRT-LLM's `genUniqueAgentName`. Its first versions had no random number. Those
+/// names are not recognized, because other programs use them too.
 fn is_tensorrt_llm(name: &str) -> Option<bool> {
     let mut parts = name.rsplitn(4, '_');
     let (count, random, pid) = (parts.next()?, parts.next()?, parts.next()?);

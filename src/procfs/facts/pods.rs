@@ -2,9 +2,9 @@
 
 //! Names of the pods of a node, from the directories that the kubelet creates for their logs.
 //!
-//! The kubelet has a directory `NAMESPACE_NAME_UID` for each pod in `/var/log/pods`, or in `podLogsDir` of its configuration
-//! (`pkg/kubelet/kuberuntime/helpers.go`, BuildPodLogsDirectory). Names and namespaces are DNS labels and subdomains, which have
-//! no underscore (RFC 1123).
+//! The kubelet has a directory `NAMESPACE_NAME_UID` for each pod in `/var/log/pods`, or in `podLogsDir` of its
+//! configuration (`pkg/kubelet/kuberuntime/helpers.go`, BuildPodLogsDirectory). Names and namespaces are DNS labels and
+//! subdomains, which have no underscore (RFC 1123).
 
 use crate::base::file::list_names_at;
 use crate::procfs::facts::kubelet;
@@ -24,7 +24,8 @@ const LABELS: [&str; 2] = ["namespace", "pod"];
 pub struct Pods(HashMap<String, [String; 2]>);
 
 impl Pods {
-    /// Reads the pods from the directory of their logs. Returns no pods if it cannot be read, since only labels are lost.
+    /// Reads the pods from the directory of their logs. Returns no pods if it cannot be read, since only labels are
+    /// lost.
     #[must_use]
     pub fn read(logs: &Path) -> Self {
         let names = list_names_at(logs).unwrap_or_default();
@@ -32,8 +33,8 @@ impl Pods {
         Self(pods.filter_map(|name| pod(name)).collect())
     }
 
-    /// Adds the name of the pod to an agent's facts. `before` are the earlier facts of the agent. A name in them stays while the pod
-    /// does not change, because the kubelet removes the directory of an old pod.
+    /// Adds the name of the pod to an agent's facts. `before` are the earlier facts of the agent. A name in them stays
+    /// while the pod does not change, because the kubelet removes the directory of an old pod.
     pub fn name(&self, facts: &mut Facts, before: Option<&Facts>) {
         let Some(uid) = facts.get("pod_uid") else {
             return;

@@ -2,9 +2,9 @@
 
 //! Facts of a process that writes, and of its ancestors.
 //!
-//! vLLM's and SGLang's workers write a title over their command line and their environment. Role and port then come from the
-//! nearest ancestor that is the server of the engine. The Slurm job comes from the nearest ancestor with an intact environment.
-//! All ranks share these. LOCAL_RANK and CUDA_VISIBLE_DEVICES of a parent do not apply to a worker.
+//! vLLM's and SGLang's workers write a title over their command line and their environment. Role and port then come
+//! from the nearest ancestor that is the server of the engine. The Slurm job comes from the nearest ancestor with an
+//! intact environment. All ranks share these. LOCAL_RANK and CUDA_VISIBLE_DEVICES of a parent do not apply to a worker.
 //!
 //! | variable | set by | label |
 //! | --- | --- | --- |
@@ -14,8 +14,8 @@
 //! | `LMCACHE_PD_ROLE` | the configuration of LMCache | role |
 //! | `DYN_SYSTEM_PORT` | the launcher of a Dynamo worker | port |
 //!
-//! NIXL_TELEMETRY_RANK_ENV is not followed, since the process could then name a variable with a secret. SLURM_LOCALID is not the
-//! rank of an agent: it is equal for all workers of an engine that Slurm starts as one task.
+//! NIXL_TELEMETRY_RANK_ENV is not followed, since the process could then name a variable with a secret. SLURM_LOCALID
+//! is not the rank of an agent: it is equal for all workers of an engine that Slurm starts as one task.
 
 use crate::procfs::ancestors;
 use crate::procfs::facts::cgroup::Cgroup;
@@ -78,8 +78,9 @@ impl SharedFacts {
 }
 
 impl Facts {
-    /// Reads the facts of a process from /proc. Returns `None` if the process has ended, since some may be missing. May block without
-    /// end. Ancestors are read if they can have missing facts, up to the first one for which `may_read` returns false.
+    /// Reads the facts of a process from /proc. Returns `None` if the process has ended, since some may be missing. May
+    /// block without end. Ancestors are read if they can have missing facts, up to the first one for which `may_read`
+    /// returns false.
     #[must_use]
     pub fn of_process(
         process: &ProcessDir,
@@ -150,8 +151,8 @@ mod tests {
         (child, writer)
     }
 
-    /// Returns the job and the server of a process of this engine, from its ancestors, the nearest first. Each has a command line
-    /// and an environment.
+    /// Returns the job and the server of a process of this engine, from its ancestors, the nearest first. Each has a
+    /// command line and an environment.
     fn job_and_server(
         engine: Option<&'static str>,
         ancestors: &[(&[u8], Option<&[u8]>)],

@@ -10,10 +10,10 @@
 //! | Dynamo | `--disaggregation-mode`, `--is-prefill-worker`, `--is-decode-worker` (components/src/dynamo) | `DYN_SYSTEM_PORT` |
 //! | LMCache in vLLM | `LMCACHE_PD_ROLE`: sender or receiver | |
 //!
-//! vLLM takes underscores for hyphens in names up to a dot, and `--kv-transfer-config.kv_role VALUE`, which replaces the value in
-//! JSON (vllm/utils/argparse_utils.py). The last of several values counts. A role or a port in a configuration file is not read.
-//! The default port is used only if no option gives a port or could give one. The only HTTP port of a Dynamo worker is that of
-//! its status server.
+//! vLLM takes underscores for hyphens in names up to a dot, and `--kv-transfer-config.kv_role VALUE`, which replaces
+//! the value in JSON (vllm/utils/argparse_utils.py). The last of several values counts. A role or a port in a
+//! configuration file is not read. The default port is used only if no option gives a port or could give one. The only
+//! HTTP port of a Dynamo worker is that of its status server.
 
 use crate::procfs::facts::command::{CommandLine, Program};
 use crate::procfs::facts::engine;
@@ -33,16 +33,16 @@ const PORTS: [&str; 4] = ["config", "headless", "uds", "disagg-cluster-uri"];
 pub struct EngineServer {
     /// Engine, as in labels.
     pub engine: &'static str,
-    /// Role in disaggregated inference. `prefill` computes the KV cache of prompts, which other servers read. `decode` generates
-    /// tokens from a KV cache that another server computed. `both`: the connector can do either.
+    /// Role in disaggregated inference. `prefill` computes the KV cache of prompts, which other servers read. `decode`
+    /// generates tokens from a KV cache that another server computed. `both`: the connector can do either.
     pub role: Option<&'static str>,
     /// HTTP port.
     pub port: Option<u16>,
 }
 
 impl EngineServer {
-    /// Returns the server that a process was started as, from its command line and its environment, if that can be read; `None`
-    /// if the process is not a server.
+    /// Returns the server that a process was started as, from its command line and its environment, if that can be
+    /// read; `None` if the process is not a server.
     #[must_use]
     pub fn of(line: &CommandLine, environ: Option<&Environ>) -> Option<Self> {
         let variable = |name| environ?.get(name);
@@ -86,7 +86,8 @@ impl EngineServer {
     }
 }
 
-/// Returns the role for an engine's word. SGLang's `null`, Dynamo's `encode` and TensorRT-LLM's `mm_encoder` are not roles.
+/// Returns the role for an engine's word. SGLang's `null`, Dynamo's `encode` and TensorRT-LLM's `mm_encoder` are not
+/// roles.
 fn role(text: &str) -> Option<&'static str> {
     match &*text.trim_matches('"').to_ascii_lowercase() {
         "prefill" | "kv_producer" | "context" | "sender" => Some("prefill"),
@@ -113,8 +114,8 @@ fn default_port(name: &str, command: Option<&String>) -> Option<u16> {
     }
 }
 
-/// Returns the last value of each option among the arguments of a program: `--name value`, `--name=value` or `--name`. An option
-/// without a value gets the next word. Underscores in names become hyphens.
+/// Returns the last value of each option among the arguments of a program: `--name value`, `--name=value` or `--name`.
+/// An option without a value gets the next word. Underscores in names become hyphens.
 fn options(arguments: &[String]) -> HashMap<String, &str> {
     let next = arguments.iter().skip(1).map(String::as_str).chain([""]);
     let words = arguments.iter().take_while(|word| *word != "--").zip(next);

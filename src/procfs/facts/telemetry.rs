@@ -18,9 +18,9 @@ pub fn directories(environ: &Environ) -> [Option<&str>; 2] {
     [RINGS, STORES].map(|name| environ.get(name).filter(|value| !value.is_empty()))
 }
 
-/// Returns what to change so that the telemetry of the process is found. `is_vllm` is true if the process is vLLM's: vLLM switches
-/// telemetry on (`capture_telemetry`), which is enough for NIXL 1.4 and later. `is_scanned` returns true if a directory is scanned
-/// for rings or, with `true`, for stores.
+/// Returns what to change so that the telemetry of the process is found. `is_vllm` is true if the process is vLLM's:
+/// vLLM switches telemetry on (`capture_telemetry`), which is enough for NIXL 1.4 and later. `is_scanned` returns true
+/// if a directory is scanned for rings or, with `true`, for stores.
 #[must_use]
 pub fn faults(
     environ: &Environ,

@@ -2,8 +2,8 @@
 
 //! Libraries of NIXL among the mappings of a process. They show whether the process can transfer data.
 //!
-//! A process counts once a NIXL backend is mapped (`libplugin_UCX.so`). libnixl alone says little: vLLM's API server and
-//! EngineCore import NIXL and make no agent. What /proc/PID/maps shows, by NIXL's wheels:
+//! A process counts once a NIXL backend is mapped (`libplugin_UCX.so`). libnixl alone says little: vLLM's API server
+//! and EngineCore import NIXL and make no agent. What /proc/PID/maps shows, by NIXL's wheels:
 //!
 //! | after | 0.10.1 and 1.0.1 | 1.1.0 to 1.5.1 |
 //! | --- | --- | --- |

@@ -53,7 +53,8 @@ pub struct MappedFile {
 }
 
 impl ScannedProcess {
-    /// Reads a process. Can block. `may_read` is called before the process and each ancestor is read, and says whether it may be.
+    /// Reads a process. Can block. `may_read` is called before the process and each ancestor is read, and says whether
+    /// it may be.
     ///
     /// # Errors
     /// The process has ended, or may not be read (`TimedOut`: `may_read` says so).
@@ -67,8 +68,8 @@ impl ScannedProcess {
         if !may_read(id) {
             return Err(ErrorKind::TimedOut.into());
         }
-        // Empty if the first thread of the process has ended, although others may run. It must not make the scan incomplete: any user
-        // can start such a process.
+        // Empty if the first thread of the process has ended, although others may run. It must not make the scan
+        // incomplete: any user can start such a process.
         let mut maps = BufReader::new(directory.file("maps")?);
         let mut scanned = Self {
             process: MappingProcess::unnamed(id),

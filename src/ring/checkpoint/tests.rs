@@ -92,8 +92,8 @@ impl RingFixture {
 
 #[test]
 fn signs_of_a_restart_give_the_verdicts_of_the_table() {
-    // The kind of a batch, signs of a restart, and the verdicts with `read_pos` at the start of the batch, in it, at its end, and
-    // elsewhere. Without a sign, the file was touched and the producer has written nothing since.
+    // The kind of a batch, signs of a restart, and the verdicts with `read_pos` at the start of the batch, in it, at
+    // its end, and elsewhere. Without a sign, the file was touched and the producer has written nothing since.
     let table = "
         in_flight none               Release   Overtaken(3) Done            Passed(2)
         in_flight other_file         NewRing   NewRing      NewRing         NewRing

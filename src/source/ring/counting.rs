@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Exactly-once counting of the events of a ring that this process drains, whatever its producer, other readers and kills do
-//! meanwhile.
+//! Exactly-once counting of the events of a ring that this process drains, whatever its producer, other readers and
+//! kills do meanwhile.
 //!
-//! Begin with `RingReader::consume_batch`, which has the five steps: read, apply, commit, release, note the release. `drain`
-//! calls it, and `recovery` finds out what became of a batch after a kill or a failed release.
+//! Begin with `RingReader::consume_batch`, which has the five steps: read, apply, commit, release, note the release.
+//! `drain` calls it, and `recovery` finds out what became of a batch after a kill or a failed release.
 
 use super::super::TrackedFile;
 use super::recovery::empty_checkpoint;
@@ -35,7 +35,8 @@ impl RingReader {
         context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
         let now = context.now.instant;
-        // An answer has all events. The process with the lock may be the pmdanixl before this one, which has just ended.
+        // An answer has all events. The process with the lock may be the pmdanixl before this one, which has just
+        // ended.
         let is_wanted = context.shared.is_for_answer && self.mode == Mode::Locked;
         if self.next_try.is_some_and(|next| is_wanted || now >= next) {
             let before = self.mode;
@@ -50,7 +51,8 @@ impl RingReader {
         }
     }
 
-    /// Begins to drain a ring that was not drained before. If nothing of it was ever counted, its first event is the one that is pending.
+    /// Begins to drain a ring that was not drained before. If nothing of it was ever counted, its first event is the
+    /// one that is pending.
     fn begin(&mut self, context: &mut DrainContext) -> Result<(), RingFault> {
         let counted = context.entry.checkpoint.map(|last| last.ring.id);
         if counted != Some(self.checkpoint.ring.id) {
@@ -103,20 +105,20 @@ impl RingReader {
         Ok(progress != Progress::Nothing)
     }
 
-    /// Counts one batch. Each of its events is counted once, even if this process, pmcd or the producer is killed at any
-    /// instruction.
+    /// Counts one batch. Each of its events is counted once, even if this process, pmcd or the producer is killed at
+    /// any instruction.
     ///
-    /// The record in the state file decides whether the batch is counted, and `commit` changes that with one store. What a kill
-    /// leaves:
+    /// The record in the state file decides whether the batch is counted, and `commit` changes that with one store.
+    /// What a kill leaves:
     ///
     /// - before that store: the batch is not counted, and its slots still hold it. The next daemon reads it again.
-    /// - after that store: the batch is counted, and it is not known whether its slots were released. The next daemon finds that
-    ///   out from the positions and bytes of the ring (`recover`), releases the slots if they were not, and never reads them
-    ///   again.
+    /// - after that store: the batch is counted, and it is not known whether its slots were released. The next daemon
+    ///   finds that out from the positions and bytes of the ring (`recover`), releases the slots if they were not, and
+    ///   never reads them again.
     /// - after `note_released`: nothing has to be found out.
     ///
-    /// If the ring does not show what happened, the batch is taken for counted: when in doubt, lose a batch rather than count it
-    /// twice.
+    /// If the ring does not show what happened, the batch is taken for counted: when in doubt, lose a batch rather than
+    /// count it twice.
     fn consume_batch(
         &mut self,
         file: &mut TrackedFile,
@@ -135,8 +137,8 @@ impl RingReader {
         Ok(progress)
     }
 
-    /// Recovers the previous batch if its release is not known, then counts the pending events. Returns `None` if there are some
-    /// to read.
+    /// Recovers the previous batch if its release is not known, then counts the pending events. Returns `None` if there
+    /// are some to read.
     fn find_pending(
         &mut self,
         file: &mut TrackedFile,
@@ -171,9 +173,10 @@ impl RingReader {
         // Not more than was checked: later events may lie in a hole of a sparse file.
         let limit = self.pending().min(BATCH);
         self.has_more = self.pending() > limit;
-        // No batch ends at slot 0, since a release to 0 looks like a restart of the producer. The last slot of the ring begins the next
-        // batch: in the next drain if the ring is half full, when more events follow; else now, as a batch of its own. An answer has to
-        // include all events, so that the slot does not wait if the file would show a restart.
+        // No batch ends at slot 0, since a release to 0 looks like a restart of the producer. The last slot of the ring
+        // begins the next batch: in the next drain if the ring is half full, when more events follow; else now, as a
+        // batch of its own. An answer has to include all events, so that the slot does not wait if the file would show
+        // a restart.
         let end = self.checkpoint.end + limit;
         let is_shortened = limit > 1 && self.ring.between(0, end) == 0;
         let batch = self
@@ -182,7 +185,8 @@ impl RingReader {
         if batch.from != self.checkpoint.end {
             return Err(RingFault::Restarted);
         }
-        // A restart during the copy may have left positions that fit, but slots that were overwritten after they were copied.
+        // A restart during the copy may have left positions that fit, but slots that were overwritten after they were
+        // copied.
         let is_unchanged = identity.is_unchanged(&self.identity()?);
         if !is_unchanged
             && self
@@ -228,8 +232,8 @@ impl RingReader {
         shared.counted_events += events.list().len() as u64;
     }
 
-    /// Releases the slots of the counted batch. Returns false if the release failed or proved nothing, since it was from 0: then
-    /// the batch was recovered, and the result is noted already.
+    /// Releases the slots of the counted batch. Returns false if the release failed or proved nothing, since it was
+    /// from 0: then the batch was recovered, and the result is noted already.
     fn release(
         &mut self,
         file: &mut TrackedFile,
@@ -243,8 +247,8 @@ impl RingReader {
         Ok(is_certain)
     }
 
-    /// Adds a gap if the producer filled the ring before the slots of the last batch were released. Events are missing from the
-    /// slot where it had to stop.
+    /// Adds a gap if the producer filled the ring before the slots of the last batch were released. Events are missing
+    /// from the slot where it had to stop.
     fn find_gap(&mut self) {
         let Checkpoint { from, end, .. } = self.checkpoint;
         let (_, write_pos) = self.ring.positions().unwrap_or((end, end));
@@ -261,9 +265,9 @@ impl RingReader {
         context.note_released(self.checkpoint.ring.id);
     }
 
-    /// Takes the batch off the events that were pending when the ring was attached. Returns true if there were such events, and the file
-    /// was made or re-initialised more than a minute ago. The ring does not show when such events were written, so they do not count in the percentiles of the
-    /// last minute.
+    /// Takes the batch off the events that were pending when the ring was attached. Returns true if there were such
+    /// events, and the file was made or re-initialised more than a minute ago. The ring does not show when such events
+    /// were written, so they do not count in the percentiles of the last minute.
     fn take_old_pending(&mut self, file: &TrackedFile, context: &DrainContext) -> bool {
         let (len, pending) = (
             self.ring.between(self.checkpoint.from, self.checkpoint.end),

@@ -19,8 +19,9 @@ impl RingReader {
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<(), RingFault> {
-        // A restart sets `read_pos` to 0 as well, so a release from 0 may have succeeded on the new ring. The verdict after it finds
-        // that out. A batch that is to be released from 0 without beginning there takes one verdict more.
+        // A restart sets `read_pos` to 0 as well, so a release from 0 may have succeeded on the new ring. The verdict
+        // after it finds that out. A batch that is to be released from 0 without beginning there takes one verdict
+        // more.
         for _ in 0..3 {
             let batch = self.checkpoint;
             self.act_on_verdict(file, context).inspect_err(|&fault| {
@@ -37,7 +38,8 @@ impl RingReader {
         Ok(())
     }
 
-    /// Finds the verdict about the last counted batch, and acts on it. After a release from 0 it does not note the release.
+    /// Finds the verdict about the last counted batch, and acts on it. After a release from 0 it does not note the
+    /// release.
     fn act_on_verdict(
         &mut self,
         file: &mut TrackedFile,
@@ -54,8 +56,8 @@ impl RingReader {
         match verdict {
             Verdict::Passed(missed) => {
                 context.entry.add_foreign_reads(missed);
-                // The position is loaded again: the producer may have restarted since. What another reader took in between is not
-                // among the foreign reads.
+                // The position is loaded again: the producer may have restarted since. What another reader took in
+                // between is not among the foreign reads.
                 let checkpoint = empty_checkpoint(&self.ring, identity)?;
                 self.resume_from(checkpoint, context);
             }
@@ -73,7 +75,8 @@ impl RingReader {
                 self.resume_after_restart(identity, file, context)?;
             }
             Verdict::Done => self.note_released(context),
-            // Only of a batch that begins at 0 does the verdict after a release from 0 tell whether a new ring was released.
+            // Only of a batch that begins at 0 does the verdict after a release from 0 tell whether a new ring was
+            // released.
             Verdict::Release | Verdict::Overtaken(_)
                 if read_pos == 0 && self.checkpoint.from != 0 =>
             {
@@ -165,8 +168,8 @@ pub(super) fn empty_checkpoint(
     })
 }
 
-/// True if the ring was full when its last known batch was copied or, if the batch's slots were not released, is full now. The
-/// producer had to stop at the slot before the batch, and events are missing from there.
+/// True if the ring was full when its last known batch was copied or, if the batch's slots were not released, is full
+/// now. The producer had to stop at the slot before the batch, and events are missing from there.
 pub(super) fn had_overflow(ring: &Ring, checkpoint: &Checkpoint) -> bool {
     let most_pending = ring.capacity() - 1;
     let current = ring.positions().ok().filter(|_| checkpoint.is_in_flight());

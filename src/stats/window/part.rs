@@ -82,8 +82,8 @@ impl WindowPart {
         self.counts.resize(len, 0);
     }
 
-    /// Removes all values. Frees memory if it is far more than the `usual` number of counters needs. Otherwise one slow transfer would
-    /// keep it for ever.
+    /// Removes all values. Frees memory if it is far more than the `usual` number of counters needs. Otherwise one slow
+    /// transfer would keep it for ever.
     pub fn clear(&mut self, usual: usize) {
         self.counts.clear();
         if self.counts.capacity() > 2 * usual + 16 {
