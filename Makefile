@@ -93,7 +93,7 @@ loc:
 	@scripts/loc
 
 against:
-	@scripts/setup check && . scripts/env && qa/against/run $(if $(BASE),--base $(BASE))
+	@scripts/setup check && . scripts/env && qa/against/run --base "$(BASE)"
 
 fleet-cost:
 	@scripts/setup check && qa/fleet-cost

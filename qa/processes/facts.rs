@@ -89,7 +89,7 @@ fn process_facts_stay_until_another_writer_starts() {
     let ask = |liveness: &mut Liveness| {
         liveness.begin_process_scan(true);
         let process_scan = scan(&[facts_of(&file)], &[]);
-        liveness.end_process_scan(&process_scan, file_facts.id, &path);
+        liveness.end_process_scan(&process_scan, &file_facts, &path);
     };
 
     ask(&mut liveness);
@@ -108,7 +108,7 @@ fn process_facts_stay_until_another_writer_starts() {
     agent.wait().expect("our child");
     // A process scan for other files does not change the facts.
     let for_others = scan(&[], &[file_facts.id.ino]);
-    liveness.end_process_scan(&for_others, file_facts.id, &path);
+    liveness.end_process_scan(&for_others, &file_facts, &path);
     assert_eq!(liveness.writer(), Some(writer));
     assert_eq!(liveness.facts(), Some(&facts));
     ask(&mut liveness);

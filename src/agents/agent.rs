@@ -177,9 +177,9 @@ impl Agent {
     }
 
     /// Returns the attached files.
-    pub fn attached(&self) -> impl Iterator<Item = (FileId, &Path)> {
+    pub fn attached(&self) -> impl Iterator<Item = (&FileFacts, &Path)> {
         let sources = self.sources.iter();
-        sources.map(|source| (source.id(), &*source.file.path))
+        sources.map(|source| (&source.file.facts, &*source.file.path))
     }
 
     /// Returns the attached store.

@@ -64,7 +64,7 @@ impl Registry {
         };
         let (owner, places) = (agent.name.owner, agent.places());
         let mut included = std::mem::take(&mut agent.included);
-        let files = || agent.attached().map(|(id, _)| id);
+        let files = || agent.attached().map(|(file, _)| file.id);
         if !files().eq(included.files.iter().copied()) {
             for id in &included.files {
                 self.attached.remove(id);

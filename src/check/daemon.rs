@@ -24,10 +24,10 @@ use std::time::Duration;
 
 /// Finds the process of the running daemon by its state file. `None`: /proc shows none.
 pub fn find(state: &Path, seen: &Seen) -> Option<u32> {
-    let FileFacts { id, uid, .. } = FileFacts::new(&stat(state).ok()?);
-    let mut processes = seen.process_scan.processes_of(id, state).into_iter();
+    let file = FileFacts::new(&stat(state).ok()?);
+    let mut processes = seen.process_scan.processes_of(&file, state).into_iter();
     // The uid is compared: any user can give a process this name and map such a file in a mount namespace.
-    let found = processes.find(|process| process.is_pmdanixl(&[uid]))?;
+    let found = processes.find(|process| process.is_pmdanixl(&[file.uid]))?;
     Some(found.id.pid)
 }
 

@@ -17,14 +17,19 @@ use std::path::Path;
 /// Counts a file in `summary`, and describes it in its line, such as `worker: ring v4, 4096 slots, 12 pending, written
 /// by pid 4242 (python3) user dynamo`.
 pub fn describe(opened: &Opened, path: &Path, summary: &mut Summary, line: &mut Line) {
-    let FileFacts { id, uid, .. } = match opened {
+    let facts = match opened {
         Opened::Ring(candidate) => candidate.facts,
         Opened::Store(candidate) => candidate.facts,
     };
+    let FileFacts { id, uid, .. } = facts;
     if !summary.counted.insert(id) {
         return line.text += "the same file by another path";
     }
-    let all = summary.seen.process_scan.processes_of(id, path).into_iter();
+    let all = summary
+        .seen
+        .process_scan
+        .processes_of(&facts, path)
+        .into_iter();
     let writers: Vec<_> = all
         .filter(|process| !process.is_pmdanixl(&summary.daemons))
         .collect();

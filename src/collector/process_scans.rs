@@ -265,6 +265,7 @@ impl Collector {
         let request = ScanRequest {
             inodes: Some(inodes),
             with_facts: files.keys().map(|file| file.ino).collect(),
+            owners: files.values().map(|file| file.uid).collect(),
             pod_logs: self.shared.config.pod_logs.clone(),
         };
         self.observer.send(&Request::Scan(request.clone()));
@@ -278,7 +279,8 @@ impl Collector {
         let files = || self.agents.values().flat_map(Agent::attached);
         // It does not tell which processes write the files that were attached meanwhile. The next scan, which is due,
         // does.
-        if files().all(|(id, _)| process_scan.request.includes(id.ino)) || !process_scan.is_complete
+        if files().all(|(file, _)| process_scan.request.includes(file.id.ino))
+            || !process_scan.is_complete
         {
             self.process_scans.silent = process_scan.without_telemetry(files());
         }
@@ -328,8 +330,9 @@ impl Collector {
         }
         for source in &mut agent.sources {
             let file = &mut source.file;
-            let id = file.facts.id;
-            let others = file.liveness.end_process_scan(process_scan, id, &file.path);
+            let others = file
+                .liveness
+                .end_process_scan(process_scan, &file.facts, &file.path);
             let are_others = others.is_some();
             if let Some(sharers) = source.sharers().filter(|_| are_others) {
                 let (instance, path) = (&agent.name.instance, log::shown(&source.file.path));

@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 use tracing::Level;
 
-/// Limit of entries that stay at the begin of a minute, so that many users cannot fill the memory.
+/// Limit of entries that stay at the begin of a minute, so that many users cannot fill the memory. While there are
+/// fewer, each user has a line in a minute.
 const MAX_ENTRIES: usize = 1024;
 
 /// What a line is about.
@@ -93,15 +94,21 @@ impl Budget {
         };
         let keys = subjects.into_iter();
         let keys = Vec::from_iter(keys.map(|subject| (subject, level.max(Level::WARN))));
+        // The first line of a user in a minute is written even if others have used up the lines of all.
+        let is_first = |key: &(Subject, Level)| {
+            let limit = key.0.limits().lines;
+            self.left.get(key).is_none_or(|left| left.lines == limit)
+        };
+        let is_first = self.left.len() < MAX_ENTRIES && keys.last().is_some_and(is_first);
         let mut entries = keys.iter().filter_map(|key| self.left.get(key));
-        if entries.any(|left| left.note().is_some()) {
+        if entries.any(|left| left.bytes == 0 || (left.lines == 0 && !is_first)) {
             return None;
         }
         let mut note = "";
         for key in keys {
             let limits = key.0.limits();
             let left = self.left.entry(key).or_insert(limits);
-            left.lines -= 1;
+            left.lines = left.lines.saturating_sub(1);
             left.bytes = left.bytes.saturating_sub(bytes);
             note = left.note().unwrap_or(note);
         }
@@ -220,6 +227,16 @@ mod tests {
             240,
             MINUTE,
         );
+    }
+
+    #[test]
+    fn users_that_use_up_the_lines_of_all_leave_one_to_each_other_user() {
+        let mut budget = Budget::default();
+        for uid in 0..25 {
+            let lines = if uid < 20 { 60 } else { 1 };
+            let (written, _) = logged(&mut budget, (Some(uid), Level::WARN), 7, (70, 9));
+            assert_eq!(written, lines, "{uid}");
+        }
     }
 
     #[test]

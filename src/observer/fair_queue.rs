@@ -15,6 +15,8 @@ const SLOW: Duration = Duration::from_millis(100);
 /// Limit of slow readings in a request. After one that blocks until it is set aside, all others wait for the next
 /// request: what the request has read is of use at its end only.
 const MAX_SLOW_TIME: Duration = Duration::from_millis(600);
+/// Limit of readings of [`UserClass::Sought`] in a request.
+const MAX_SOUGHT_TIME: Duration = Duration::from_millis(4);
 /// Limit of the excess over the limit that is paid back, in 2.5 seconds. So after a reading that blocked for seconds
 /// there is soon time again.
 const MAX_EXCESS: Duration = Duration::from_millis(100);
@@ -28,6 +30,8 @@ pub struct QueuedOrder {
     pub rank: u64,
     /// What is read.
     pub order: Order,
+    /// True if the user has a file whose writer is looked for; once taken, if that is why it was.
+    pub is_sought: bool,
 }
 
 impl QueuedOrder {
@@ -52,6 +56,8 @@ pub struct FairQueue {
     used_by_all: Duration,
     /// Time that slow readings of the current request have taken.
     slow_time: Duration,
+    /// Time that readings of [`UserClass::Sought`] have taken in the current request.
+    sought_time: Duration,
     /// Number of the request that a process was read for last, or of the one before the request that named it first, by
     /// process id.
     last_read: HashMap<u32, u64>,
@@ -66,6 +72,8 @@ enum UserClass {
     Light,
     /// Nothing was read of it yet.
     New,
+    /// Its processes have taken more, and may be the writer of a file that is looked for.
+    Sought,
     /// Its processes have taken more.
     Heavy,
 }
@@ -81,6 +89,7 @@ impl FairQueue {
             used: UserTime::default(),
             used_by_all: Duration::ZERO,
             slow_time: Duration::ZERO,
+            sought_time: Duration::ZERO,
             last_read: HashMap::new(),
             request: 0,
         }
@@ -96,7 +105,7 @@ impl FairQueue {
     ) {
         self.request += 1;
         self.is_limited = is_limited;
-        self.slow_time = Duration::ZERO;
+        (self.slow_time, self.sought_time) = (Duration::ZERO, Duration::ZERO);
         let before = match self.are_new_first {
             true => 0,
             false => self.request - 1,
@@ -141,14 +150,15 @@ impl FairQueue {
     ///
     /// First come users whose processes have taken little time, the user with the least before others. Then come new
     /// users: each of them may block a reading, once. Last come users that have taken much, such as one that has
-    /// blocked a reading. So no user waits long for others, however many these are.
+    /// blocked a reading; of those that have a file whose writer is looked for, some processes come before. So no user
+    /// waits long for others, however many these are.
     ///
     /// With `only_light`, only the first ones are read, unless the request is not limited.
     pub fn next(&mut self, only_light: bool) -> Option<QueuedOrder> {
         let last_class = match self.is_limited {
             true if self.slow_time >= MAX_SLOW_TIME => return None,
             true if only_light => UserClass::Light,
-            true if self.used_by_all >= MAX_TIME => UserClass::New,
+            true if self.used_by_all >= MAX_TIME => UserClass::Sought,
             _ => UserClass::Heavy,
         };
         let users = u32::try_from(self.queues.len()).unwrap_or(u32::MAX).max(1);
@@ -157,15 +167,22 @@ impl FairQueue {
         let next = self.queues.iter().filter_map(|(uid, queue)| {
             let (used, first) = (self.used.of(*uid), queue.front()?);
             let class = match used {
-                Some(used) if used > most_of_light => UserClass::Heavy,
+                Some(used) if used > most_of_light => {
+                    match first.is_sought && self.sought_time < MAX_SOUGHT_TIME {
+                        true => UserClass::Sought,
+                        false => UserClass::Heavy,
+                    }
+                }
                 Some(_) => UserClass::Light,
                 None => UserClass::New,
             };
             let last_read = self.last_read.get(&first.pid()).copied();
             (class <= last_class).then_some((class, used, last_read, first.rank, *uid))
         });
-        let (.., uid) = next.min()?;
-        self.queues.get_mut(&uid)?.pop_front()
+        let (class, .., uid) = next.min()?;
+        let mut queued = self.queues.get_mut(&uid)?.pop_front()?;
+        queued.is_sought = class == UserClass::Sought;
+        Some(queued)
     }
 
     /// True if processes of the current request were not taken.
@@ -187,6 +204,9 @@ impl FairQueue {
         if let Some(last_read) = self.last_read.get_mut(&queued.pid()) {
             *last_read = self.request;
         }
+        if queued.is_sought {
+            self.sought_time += time;
+        }
         if time >= SLOW && !is_late {
             self.slow_time += time;
         }
@@ -205,6 +225,7 @@ mod tests {
             uid,
             rank: pid.into(),
             order: Order::Scan(pid),
+            is_sought: false,
         }
     }
 
@@ -338,6 +359,31 @@ mod tests {
             queue.note(&all[1], SHORT, false);
             assert_eq!(order(&mut queue, &all, 0), expected);
         }
+    }
+
+    /// Also while the time is used.
+    #[test]
+    fn some_processes_of_a_heavy_user_are_read_whose_file_has_no_known_writer() {
+        let all: Vec<_> = (1..=10).map(|pid| queued(pid, pid % 2)).collect();
+        let mut queue = read(&[(&all[0], LONG), (&all[1], LONG)]);
+        let sought = all.iter().map(|queued| QueuedOrder {
+            is_sought: queued.uid == 1,
+            ..queued.clone()
+        });
+        let sought: Vec<_> = sought.collect();
+        for _ in 0..2 {
+            queue.begin(sought.clone(), true, Duration::ZERO, *START);
+            queue.used_by_all = MAX_TIME;
+            let mut count = 0;
+            while let Some(queued) = queue.next(false) {
+                assert_eq!(queued.uid, 1);
+                queue.note(&queued, MAX_SOUGHT_TIME / 2, false);
+                count += 1;
+            }
+            assert_eq!(count, 2);
+        }
+        queue.begin(sought, true, Duration::ZERO, *START);
+        assert!(queue.next(true).is_none(), "four workers wait");
     }
 
     #[test]

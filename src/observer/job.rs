@@ -20,7 +20,7 @@ const PAUSE_FACTOR: u32 = 3;
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_millis(250);
 /// Shortest pause, as a multiple of the time in which the processes were listed.
-const LISTING_FACTOR: u32 = 20;
+const LISTING_FACTOR: u32 = 40;
 
 /// The current request of one kind.
 #[derive(Debug)]
@@ -75,7 +75,12 @@ impl Job {
 
 /// Returns what is to be read for a request. `users` are those of [`all_processes`].
 pub fn list(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Vec<QueuedOrder>) {
-    let queued = |uid, rank, order| QueuedOrder { uid, rank, order };
+    let queued = |uid, rank, order| QueuedOrder {
+        uid,
+        rank,
+        order,
+        is_sought: false,
+    };
     match request {
         Request::Scan(request) => (Kind::Scan, all_processes(request, users)),
         Request::Sockets(requests) => {
@@ -114,12 +119,18 @@ fn all_processes(request: &ScanRequest, users: &mut HashMap<u32, u32>) -> Vec<Qu
         // The newest one is read first: it may be a new agent.
         let rank = (u32::MAX - pid).into();
         let order = Order::Scan(pid);
-        Some(QueuedOrder { uid, rank, order })
+        Some(QueuedOrder {
+            uid,
+            rank,
+            order,
+            is_sought: request.owners.contains(&uid),
+        })
     };
     let logs = (!request.pod_logs.as_os_str().is_empty()).then(|| QueuedOrder {
         uid: 0,
         rank: 0,
         order: Order::Pods(request.pod_logs.clone()),
+        is_sought: false,
     });
     let all = pids.into_iter().filter_map(&mut process);
     logs.into_iter().chain(all).collect()

@@ -230,7 +230,9 @@ impl Supervisor {
         if blocked >= MAX_BLOCKED {
             return;
         }
-        let Some(queued) = self.job(kind).queue.next(blocked >= MAX_BLOCKED / 2) else {
+        // Those that were killed and do not end would keep new users out for ever.
+        let only_light = self.aside().count() >= MAX_BLOCKED / 2;
+        let Some(queued) = self.job(kind).queue.next(only_light) else {
             self.end(kind, now);
             return;
         };

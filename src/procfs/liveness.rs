@@ -2,7 +2,7 @@
 
 //! Liveness of a ring or a store: whether a process still writes it, and which one.
 
-use crate::base::file::{FileFacts, FileId};
+use crate::base::file::FileFacts;
 use crate::procfs::facts::Facts;
 use crate::procfs::process::{Presence, ProcessId};
 use crate::procfs::process_scan::{ProcessScan, openers};
@@ -243,11 +243,11 @@ impl Liveness {
     pub fn end_process_scan(
         &mut self,
         process_scan: &ProcessScan,
-        id: FileId,
+        file: &FileFacts,
         path: &Path,
     ) -> Option<&Sharers> {
-        let before_scan = process_scan.files.get(&id)?;
-        let agents = process_scan.processes_of(id, path).into_iter();
+        let before_scan = process_scan.files.get(&file.id)?;
+        let agents = process_scan.processes_of(file, path).into_iter();
         let agents = Vec::from_iter(agents.filter(|process| process.is_agent()));
         let (old_writer, previous_writer) = (self.writer, self.previous_writer);
         // The process from before a restart may run on, and a scan from before the restart may still show it. So it
@@ -268,7 +268,8 @@ impl Liveness {
         }
         self.needs_scan |= process_scan.is_cut && self.writer.is_none();
         // overlayfs shows a file with another device number, but with its inode number.
-        let has_only_readers = process_scan.is_complete && !process_scan.may_have_writer(id.ino);
+        let has_only_readers =
+            process_scan.is_complete && !process_scan.may_have_writer(file.id.ino);
         self.only_readers_since = has_only_readers.then_some(before_scan.changed);
         let old_sharers = std::mem::replace(&mut self.sharers, Sharers::of(&agents));
         self.sharers

@@ -38,6 +38,8 @@ pub struct ScanRequest {
     pub inodes: Option<HashSet<u64>>,
     /// Inode numbers of files among them. The scan reads facts of the processes that have them mapped.
     pub with_facts: HashSet<u64>,
+    /// Owners of these files: the writer is likely a process of its file's owner.
+    pub owners: HashSet<u32>,
     /// Directory with the logs of pods.
     pub pod_logs: PathBuf,
 }
@@ -206,19 +208,20 @@ impl ProcessScan {
     }
 
     /// Returns the processes that have a file mapped. On btrfs and overlayfs the device number in maps differs from the
-    /// one of stat(2). If no device number matches, the path decides.
+    /// one of stat(2). If no device number matches, the path decides, of processes of the owner and of root: in a mount
+    /// namespace of its own, any user can make a file with this inode number at this path.
     #[must_use]
-    pub fn processes_of(&self, file: FileId, path: &Path) -> Vec<&MappingProcess> {
-        let device = Some(file.dev);
-        let known = self.by_inode.get(&file.ino).into_iter().flatten();
+    pub fn processes_of(&self, file: &FileFacts, path: &Path) -> Vec<&MappingProcess> {
+        let device = Some(file.id.dev);
+        let known = self.by_inode.get(&file.id.ino).into_iter().flatten();
         let known = known.filter_map(|(path, process)| Some((path.split_once(' ')?, process)));
         // Two containers may have a file with one inode number at one path.
         let by_device = known
             .clone()
             .any(|((other, _), _)| device_number(other) == device);
-        let found = known.filter(|((other, name), _)| match by_device {
+        let found = known.filter(|((other, name), process)| match by_device {
             true => device_number(other) == device,
-            false => path == Path::new(name),
+            false => path == Path::new(name) && [0, file.uid].contains(&process.uid),
         });
         found.map(|(_, process)| process).collect()
     }
@@ -235,14 +238,14 @@ impl ProcessScan {
     #[must_use]
     pub fn without_telemetry<'a>(
         &self,
-        files: impl IntoIterator<Item = (FileId, &'a Path)>,
+        files: impl IntoIterator<Item = (&'a FileFacts, &'a Path)>,
     ) -> Option<Vec<ProcessId>> {
         if self.nixl_processes.is_empty() {
             return self.is_complete.then(Vec::new);
         }
         let writers = files
             .into_iter()
-            .flat_map(|(id, path)| self.processes_of(id, path));
+            .flat_map(|(file, path)| self.processes_of(file, path));
         let writers: HashSet<ProcessId> = writers.map(|process| process.id).collect();
         let all = self.nixl_processes.iter().map(|process| process.id);
         let silent = all.filter(|process| !writers.contains(process));

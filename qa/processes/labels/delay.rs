@@ -4,7 +4,7 @@
 
 use super::cpu_time;
 use crate::support::fleet::is_possible;
-use crate::support::other_user::{STRANGER, open_to_all};
+use crate::support::other_user::{STRANGER, VICTIM, open_to_all};
 use crate::support::pdu::Link;
 use crate::support::scripted::Process;
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -175,4 +175,54 @@ fn new_agent_is_labelled_within_2_seconds_beside_large_processes() {
             mappings: 5000,
         });
     }
+}
+
+/// The user has processes that take long to read, and another one has thousands.
+#[test]
+#[ignore = "elapsed times"]
+fn new_agent_of_a_user_with_many_processes_is_labelled_within_2_seconds() {
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    open_to_all(home.dir(), 0o755);
+    let mut victim = Process::peer();
+    victim.run("map_pages(2000)");
+    victim.run(&format!("become({VICTIM})"));
+    victim.run("fork('', 40)");
+    let mut link = Link::open(&home);
+    let mut delays = |count: usize, of: &str| {
+        let mut delays: Vec<_> = (0..count)
+            .map(|number| {
+                let (name, begin) = (format!("{of}-{number}"), Instant::now());
+                let hidden = home.path(&name);
+                let mut ring = RingWriter::create(&hidden, Layout::V4, 16).expect("a ring");
+                assert!(ring.push(Kind::TxBytes, 1));
+                drop(ring);
+                chown(&hidden, Some(VICTIM), Some(VICTIM)).expect("root");
+                victim.run(&format!("fork('map_file({hidden:?})')"));
+                let mapped = begin.elapsed();
+                fs::rename(&hidden, home.ring(&name)).expect("ours");
+                wait_for("the process is known", || {
+                    let pids = link.values("agent.pid").ok()?;
+                    pids.contains_key(&name).then_some(())
+                });
+                let delay = begin.elapsed() - mapped;
+                sleep(PERIOD.saturating_sub(delay));
+                delay
+            })
+            .collect();
+        delays.sort_unstable();
+        println!(
+            "{of}: median {:?}, worst {:?}",
+            delays[count / 2],
+            delays[count - 1]
+        );
+        assert!(delays[count - 1] <= WORST, "{delays:?}");
+    };
+    delays(20, "alone");
+    let mut stranger = Process::peer();
+    stranger.run(&format!("become({STRANGER})"));
+    assert_eq!(stranger.run("clone(2500)"), "None");
+    delays(40, "beside-2500");
 }

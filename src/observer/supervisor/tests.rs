@@ -347,6 +347,7 @@ fn process_scan_is_complete_if_all_that_run_were_read() {
             uid: 0,
             rank: 0,
             order: Order::Scan(pid),
+            is_sought: false,
         };
         supervisor.respond(&queued, Answer::Unread(why.clone()));
         let end = &supervisor.job(Kind::Scan).end;

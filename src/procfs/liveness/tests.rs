@@ -21,14 +21,14 @@ fn scan(liveness: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFac
     liveness.begin_process_scan(true);
     let now = FileFacts::new(&fstat(file.as_file()).expect("open"));
     let process_scan = ProcessScan::run(&[&now], Some([now.id.ino].into()));
-    liveness.end_process_scan(&process_scan, facts.id, file.path());
+    liveness.end_process_scan(&process_scan, facts, file.path());
 }
 
 /// Applies a scan from which processes are hidden.
 fn incomplete(liveness: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
     let process_scan = ProcessScan::of_processes(facts, file.path(), &[]);
     liveness.begin_process_scan(false);
-    liveness.end_process_scan(&process_scan, facts.id, file.path());
+    liveness.end_process_scan(&process_scan, facts, file.path());
 }
 
 /// Starts a process, as if a scan had shown that it writes.
@@ -192,7 +192,7 @@ fn scan_from_before_a_restart_does_not_keep_the_old_writer() {
     let all = [(before, 1), (next, 2), (child, 1)];
     for (shown, expected) in [(&all[..1], before), (&all, next)] {
         let process_scan = ProcessScan::of_processes(&facts, file.path(), shown);
-        liveness.end_process_scan(&process_scan, facts.id, file.path());
+        liveness.end_process_scan(&process_scan, &facts, file.path());
         assert_eq!(liveness.writer(), Some(expected));
     }
     for process in [&mut old, &mut new] {
@@ -259,7 +259,7 @@ fn several_writers_are_returned_once_for_each_set() {
             .rev();
         let all = Vec::from_iter(all.chain([child]));
         let process_scan = ProcessScan::of_processes(&facts, file.path(), &all);
-        let sharers = liveness.end_process_scan(&process_scan, facts.id, file.path());
+        let sharers = liveness.end_process_scan(&process_scan, &facts, file.path());
         sharers.map(ToString::to_string)
     };
     assert_eq!(shown(1), None, "a forked process is not another writer");
@@ -340,7 +340,7 @@ fn writer_that_a_cut_scan_has_not_found_is_looked_for_again() {
         assert!(liveness.begin_process_scan(false));
         let mut scan = ProcessScan::of_processes(&facts, file.path(), &[]);
         scan.is_cut = is_cut;
-        liveness.end_process_scan(&scan, facts.id, file.path());
+        liveness.end_process_scan(&scan, &facts, file.path());
         assert_eq!(liveness.needs_scan(), is_cut);
     }
 }

@@ -35,32 +35,41 @@ fn only_writable_shared_mappings_of_files_count() {
 
 #[test]
 fn inode_number_on_two_file_systems_is_two_files() {
-    let process = |pid| MappingProcess {
+    let process = |pid, uid| MappingProcess {
         id: ProcessId { pid, start: 1 },
         addresses: Vec::new(),
-        uid: 0,
+        uid,
         command: "python3".into(),
     };
     let known = vec![
-        ("00:1b /memfd:other".into(), process(1)),
-        ("fe:00 /var/tmp/ring".into(), process(2)),
+        ("00:1b /memfd:other".into(), process(1, 0)),
+        ("fe:00 /var/tmp/ring".into(), process(2, 7)),
         // btrfs: the device number differs from the one of stat(2).
-        ("00:30 /srv/ring".into(), process(3)),
+        ("00:30 /srv/ring".into(), process(3, 4242)),
+        ("00:30 /srv/ring".into(), process(5, 0)),
+        // Another user's file at this path in a mount namespace.
+        ("00:32 /srv/ring".into(), process(6, 7)),
         // Another container's file at this path.
-        ("00:31 /var/tmp/ring".into(), process(4)),
+        ("00:31 /var/tmp/ring".into(), process(4, 0)),
     ];
     let process_scan = ProcessScan {
         by_inode: [(7, known)].into(),
         is_complete: true,
         ..ProcessScan::default()
     };
+    let (.., facts) = mapped();
     let pids = |dev, ino, path: &str| -> Vec<u32> {
-        let found = process_scan.processes_of(FileId { dev, ino }, Path::new(path));
+        let file = FileFacts {
+            id: FileId { dev, ino },
+            uid: 4242,
+            ..facts
+        };
+        let found = process_scan.processes_of(&file, Path::new(path));
         found.into_iter().map(|process| process.id.pid).collect()
     };
     let device = nix::sys::stat::makedev;
     assert_eq!(pids(device(0xfe, 0), 7, "/var/tmp/ring"), [2]);
-    assert_eq!(pids(device(0, 0x2f), 7, "/srv/ring"), [3]);
+    assert_eq!(pids(device(0, 0x2f), 7, "/srv/ring"), [3, 5]);
     assert_eq!(pids(device(0, 0x2f), 8, "/srv/ring"), [0; 0]);
 }
 
@@ -88,7 +97,7 @@ fn inherited_mappings_are_those_of_the_process_that_started_first() {
 fn scan_finds_the_mapping_of_this_process() {
     let (file, mapping, facts) = mapped();
     let process_scan = ProcessScan::run(&[&facts], Some([facts.id.ino].into()));
-    let found = process_scan.processes_of(facts.id, file.path());
+    let found = process_scan.processes_of(&facts, file.path());
     // A child of another test has the mapping as well, until execve(2).
     let is_ours = |process: &&&MappingProcess| process.id.pid == std::process::id();
     assert_eq!(found.iter().filter(is_ours).count(), 1, "{found:?}");
@@ -98,7 +107,7 @@ fn scan_finds_the_mapping_of_this_process() {
     drop(mapping);
     assert!(
         ProcessScan::run(&[], None)
-            .processes_of(facts.id, file.path())
+            .processes_of(&facts, file.path())
             .is_empty()
     );
 }
@@ -204,7 +213,7 @@ fn nixl_process_without_an_attached_file_has_no_telemetry() {
     let (file, _mapping, facts) = mapped();
     let [writer, silent] = [1, 2].map(|pid| ProcessId { pid, start: 1 });
     let mut found = ProcessScan::of_processes(&facts, file.path(), &[(writer, 1)]);
-    let files = || [(facts.id, file.path())];
+    let files = || [(&facts, file.path())];
     assert_eq!(found.without_telemetry(files()), None);
     found.is_complete = true;
     assert_eq!(found.without_telemetry(files()), Some(Vec::new()));
