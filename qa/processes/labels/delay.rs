@@ -188,8 +188,7 @@ fn new_agent_of_a_user_with_many_processes_is_labelled_within_2_seconds() {
     open_to_all(home.dir(), 0o755);
     let mut victim = Process::peer();
     victim.run("map_pages(2000)");
-    victim.run(&format!("become({VICTIM})"));
-    victim.run("fork('', 40)");
+    victim.run(&format!("fork('become({VICTIM})', 40)"));
     let mut link = Link::open(&home);
     let mut delays = |count: usize, of: &str| {
         let mut delays: Vec<_> = (0..count)
@@ -200,7 +199,12 @@ fn new_agent_of_a_user_with_many_processes_is_labelled_within_2_seconds() {
                 assert!(ring.push(Kind::TxBytes, 1));
                 drop(ring);
                 chown(&hidden, Some(VICTIM), Some(VICTIM)).expect("root");
-                victim.run(&format!("fork('map_file({hidden:?})')"));
+                let code = format!("fork('map_file({hidden:?}); become({VICTIM})')");
+                let maps = format!("/proc/{}/maps", victim.number(&code));
+                wait_for("it has the file mapped", || {
+                    let maps = fs::read_to_string(&maps).ok()?;
+                    maps.contains(&name).then_some(())
+                });
                 let mapped = begin.elapsed();
                 fs::rename(&hidden, home.ring(&name)).expect("ours");
                 wait_for("the process is known", || {
