@@ -8,7 +8,7 @@
 //! the event loop, so a thread writes the file. The thread shares no state with the event loop.
 
 use crate::base::clock::Now;
-use crate::journal::record::HIGHEST_ID;
+use crate::entry::HIGHEST_ID;
 use cache_file::CacheLine;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};

@@ -20,11 +20,11 @@ pub use expired::{ExpiredTotals, config_read};
 pub use records::{RecordId, StateContents, boot_id};
 
 use crate::base::file::clock;
+use crate::entry::{Entry, Name};
 use crate::procfs::facts::Facts;
 use crate::shm::FileShortened;
 use crate::store::StoreId;
 use nix::unistd::{Uid, geteuid};
-use record::{Entry, Name};
 use records::Records;
 use std::fs::File;
 use std::io;

@@ -21,6 +21,7 @@
 //! | [`rights`] | user, capabilities, Landlock |
 //! | [`observer`] | what is read of other processes; observer and worker processes |
 //! | [`transport`] | processes that use NIXL, and what they transfer by TCP |
+//! | [`entry`] | what outlives the daemon of an agent: names, totals, lifecycle, checkpoints |
 //! | [`journal`] | the state file, which makes totals survive a kill |
 //! | [`source`] | attached files: a ring that is drained, a store that is read |
 //! | [`ids`] | instance ids that survive a boot; worker thread |
@@ -41,6 +42,7 @@ pub mod check;
 pub mod collector;
 pub mod config;
 pub mod discovery;
+pub mod entry;
 pub mod error;
 pub mod event;
 pub mod ids;

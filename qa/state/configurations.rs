@@ -5,7 +5,8 @@
 
 use crate::support::kit::{Core, is_reload_allowed};
 use host::{Host, RINGS, STORES, Step, step};
-use pmdanixl::journal::record::{Entry, Lifecycle, Name, SavedAgent};
+use pmdanixl::entry::{Entry, Lifecycle, Name};
+use pmdanixl::journal::record::SavedAgent;
 use pmdanixl::procfs::agent_state::AgentState;
 use proptest::prelude::*;
 use proptest::test_runner::{TestError, TestRunner};

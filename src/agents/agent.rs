@@ -6,7 +6,7 @@ use crate::agents::registry::Included;
 use crate::base::clock::Now;
 use crate::base::file::{self, FileFacts, FileId};
 use crate::discovery::scan::Scanner;
-use crate::journal::record::{Entry, Lifecycle, Name};
+use crate::entry::{Entry, Lifecycle, Name};
 use crate::journal::{Journal, RecordId};
 use crate::log;
 use crate::procfs::facts::Facts;

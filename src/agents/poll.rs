@@ -4,7 +4,7 @@
 
 use crate::agents::Agent;
 use crate::base::clock::Now;
-use crate::journal::record::Lifecycle;
+use crate::entry::Lifecycle;
 use crate::shm::HeaderPoll;
 use crate::source::context::Shared;
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ use super::poll::AgentPoll;
 use crate::agents::{Agent, Change};
 use crate::base::file::FileId;
 use crate::base::per_user::Counts;
-use crate::journal::record::Name;
+use crate::entry::Name;
 use slab::Slab;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};

@@ -9,7 +9,7 @@ use crate::agents::AgentKey;
 use crate::discovery::directory::Directory;
 use crate::discovery::name;
 use crate::discovery::scan::Found;
-use crate::journal::record::{Entry, Name};
+use crate::entry::{Entry, Name};
 use crate::procfs::facts::kubelet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

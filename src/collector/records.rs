@@ -4,7 +4,8 @@
 
 use super::Collector;
 use crate::agents::AgentKey;
-use crate::journal::record::{self, Entry};
+use crate::entry::Entry;
+use crate::journal::record;
 use crate::journal::{ExpiredTotals, RecordId};
 
 impl Collector {

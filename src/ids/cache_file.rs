@@ -7,7 +7,7 @@
 //! writes the whole file next to the old one, syncs it, and renames it. If the file and the state file differ after a
 //! kill, the state file is right.
 
-use crate::journal::record::HIGHEST_ID;
+use crate::entry::HIGHEST_ID;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};

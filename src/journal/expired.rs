@@ -7,8 +7,8 @@
 //! Instance ids of expired agents are never given again, so the next id is stored here too.
 
 use crate::base::words::{signed, unsigned};
+use crate::entry::{Entry, HIGHEST_ID};
 use crate::event::Totals;
-use crate::journal::record::{Entry, HIGHEST_ID};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;

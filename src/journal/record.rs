@@ -11,21 +11,16 @@
 //! So only the compiler must keep the stores in order. Stores of two calls stay in order by the compiler fences of
 //! [`Mapping::access`](crate::shm::Mapping::access).
 //!
-//! Begin with [`replace`], which is the commit, and [`read`]. `entry` has the words of an entry.
+//! Begin with [`replace`], which is the commit, and [`read`]. `crate::entry` has the words of an entry.
 
 use crate::discovery::name::is_instance_name;
+use crate::entry::{self, ENTRY_WORDS, Entry, HIGHEST_ID, Name};
 use crate::procfs::facts::Facts;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, compiler_fence};
-
-mod entry;
-mod lifecycle;
-pub use entry::{ENTRY_WORDS, Entry};
-pub use lifecycle::Lifecycle;
 
 /// Words of a record: three pages.
 pub const RECORD_WORDS: usize = 1536;
@@ -49,29 +44,10 @@ const FACTS: usize = ENTRIES[1] + ENTRY_SPACE;
 const FACTS_SPACE: usize = RECORD_WORDS - FACTS;
 const _: () = assert!(ENTRY_WORDS <= ENTRY_SPACE && 250 <= FACTS_SPACE);
 
-/// Highest instance id of an agent. Ids of its histograms begin at 64 times this id, and ids in PCP have 31 bits.
-pub const HIGHEST_ID: u32 = (1 << 25) - 1;
-
 /// No generation was released.
 const NOT_RELEASED: u64 = u64::MAX;
 /// The agent has no instance id yet.
 const NO_ID: u64 = u64::MAX;
-
-/// The names of an agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name {
-    /// The raw name, which is the name of its file.
-    pub raw: OsString,
-    /// Its name in the instance domain.
-    pub instance: String,
-    /// The directory in which its files are found.
-    pub directory: PathBuf,
-    /// Which agent of this name in this directory: empty for the writer of the ring with this name. `store:NUMBER:RANK`
-    /// for a writer of stores, where NUMBER tells agents of one local rank apart.
-    pub part: String,
-    /// Uid of the owner of its files.
-    pub owner: u32,
-}
 
 /// The contents of a record that is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -77,7 +77,7 @@ pub fn of_agents<'a>(agents: impl Iterator<Item = (u32, &'a Agent)>) -> Vec<(u32
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::record::{Entry, Name};
+    use crate::entry::{Entry, Name};
     use crate::procfs::facts::Facts;
     use std::time::Instant;
 

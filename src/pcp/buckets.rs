@@ -8,7 +8,7 @@
 
 use super::ffi::Instances;
 use crate::agents::Agent;
-use crate::journal::record::HIGHEST_ID;
+use crate::entry::HIGHEST_ID;
 use crate::metrics::{BANDWIDTHS, CUMULATIVE_TIMES, LATENCIES, SIZES};
 use crate::stats::bucket_bounds::BucketBounds;
 use crate::stats::histogram::{Bounds, MAX_BUCKETS};

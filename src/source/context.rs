@@ -8,8 +8,8 @@
 use crate::base::clock::Now;
 use crate::base::file::FileId;
 use crate::config::Config;
+use crate::entry::Entry;
 use crate::event::{Events, Totals};
-use crate::journal::record::Entry;
 use crate::journal::{Journal, RecordId};
 use crate::ring::checkpoint::Checkpoint;
 use crate::stats::windows::Windows;

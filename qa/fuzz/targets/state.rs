@@ -3,8 +3,9 @@
 //! Fuzz target: the state file. With any content, it can be read and used, and a second read gives equal records.
 
 use super::{Input, assert_instance_name, assert_one_line};
+use pmdanixl::entry::{Entry, Lifecycle, Name};
 use pmdanixl::event::{Event, EventType};
-use pmdanixl::journal::record::{Entry, Lifecycle, Name, RECORD_WORDS};
+use pmdanixl::journal::record::RECORD_WORDS;
 use pmdanixl::journal::{Journal, StateContents};
 use pmdanixl::shm::guard_against_sigbus;
 use std::fs::{self, OpenOptions};

@@ -4,8 +4,8 @@
 
 use super::{Agent, Now};
 use crate::base::file::FileId;
+use crate::entry::Name;
 use crate::error::RingFault;
-use crate::journal::record::Name;
 use crate::procfs::agent_state::AgentState;
 use crate::procfs::process::Presence;
 use crate::ring::checkpoint::Checkpoint;

@@ -83,7 +83,7 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::record::{Entry, Lifecycle, Name};
+    use crate::entry::{Entry, Lifecycle, Name};
     use std::time::Instant;
 
     fn labels(agent: &Agent) -> String {

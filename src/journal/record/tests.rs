@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
+use crate::entry::Lifecycle;
 use crate::procfs::facts::{command, gpu};
 use crate::ring::checkpoint::Checkpoint;
+use std::path::PathBuf;
 
 fn record() -> Vec<AtomicU64> {
     (0..RECORD_WORDS).map(|_| AtomicU64::new(0xdead)).collect()

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! An entry: what changes of an agent, and its words in a record.
+//! What outlives the daemon of an agent: its [`Name`], and an [`Entry`] with totals, lifecycle and checkpoints.
 //!
-//! The order of the words is a format: whoever changes it changes `records::FORMAT`.
+//! `journal` writes both to the state file. The order of the words is a format: whoever changes it changes `FORMAT`
+//! there. This module must not know how they are committed.
 
-use super::Lifecycle;
 use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter, signed, unsigned};
 use crate::procfs::agent_state::AgentState;
@@ -13,6 +13,14 @@ use crate::ring::layout::MAX_SLOT_WORDS;
 use crate::ring::{Fingerprint, ProducerState};
 use crate::stats::agent_stats::AgentStats;
 use crate::store::{StoreId, StoreReading};
+
+mod lifecycle;
+mod name;
+pub use lifecycle::Lifecycle;
+pub use name::Name;
+
+/// Highest instance id of an agent. Ids of its histograms begin at 64 times this id, and ids in PCP have 31 bits.
+pub const HIGHEST_ID: u32 = (1 << 25) - 1;
 
 /// Number of words of an entry.
 pub const ENTRY_WORDS: usize =
@@ -103,7 +111,7 @@ const STATE_EXITED: u64 = 64;
 const AWAITING: u64 = 128;
 const IS_COUNTED: u64 = 256;
 
-pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
+pub(crate) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     let checkpoint = entry.checkpoint.unwrap_or_default();
     let ring = checkpoint.ring;
     let flag = |set, flag| if set { flag } else { 0 };
@@ -157,7 +165,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     words
 }
 
-pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
+pub(crate) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let mut get = WordReader::new(words);
     let stats = AgentStats::get(&mut get);
     let flags = get.one();
@@ -216,7 +224,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         store: Some(StoreReading::get(&mut get)).filter(|_| has(HAS_STORE)),
     };
     let base = u32::try_from(get.one()).ok();
-    entry.stats.bucket_base = base.filter(|&base| base <= super::HIGHEST_ID);
+    entry.stats.bucket_base = base.filter(|&base| base <= HIGHEST_ID);
     entry
 }
 
