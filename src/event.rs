@@ -2,6 +2,8 @@
 
 //! Telemetry events of a NIXL agent: their types, and the sums by type.
 
+use crate::base::words::{Rest, Words, words};
+
 /// The type of a telemetry event. The numbers are those in rings from version 2 on (`nixl_telemetry_event_type_t` in
 /// NIXL's `telemetry_event.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +51,18 @@ pub enum EventType {
     NoTelemetry = 19,
     /// Events lost in the agent's staging queue since its last flush; ring version 4.
     EventsDropped = 20,
+}
+
+impl Words for EventType {
+    const MAX: usize = 1;
+
+    fn put(&self, words: &mut Rest) {
+        (*self as u64).put(words);
+    }
+
+    fn get(words: &mut Rest) -> Option<Self> {
+        Self::from_number(u32::get(words)?)
+    }
 }
 
 impl EventType {
@@ -172,13 +186,11 @@ impl Event {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// In the order of the types. The last is the number of events without a known type.
-    sums: [u64; Self::WORDS],
+    sums: [u64; EventType::COUNT + 1],
 }
+words!(Totals: sums);
 
 impl Totals {
-    /// Number of words of [`Totals::to_words`].
-    pub const WORDS: usize = EventType::COUNT + 1;
-
     /// Adds one event.
     #[inline]
     pub fn count(&mut self, event: Event) {
@@ -229,14 +241,8 @@ impl Totals {
 
     /// The sums in the order of the types, then the number of events without a known type.
     #[must_use]
-    pub fn to_words(&self) -> [u64; Self::WORDS] {
-        self.sums
-    }
-
-    /// Restores totals from [`Totals::to_words`].
-    #[must_use]
-    pub fn from_words(words: &[u64; Self::WORDS]) -> Self {
-        Self { sums: *words }
+    pub fn sums(&self) -> &[u64] {
+        &self.sums
     }
 
     /// Number of events without a known type.
@@ -324,6 +330,7 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::words::tests::from_words;
 
     #[test]
     fn types_stand_at_their_wire_numbers() {
@@ -357,8 +364,8 @@ mod tests {
         totals.add(Events::of(&[tx_bytes(3), Event::new(None, 99)]).totals());
         assert_eq!(totals.get(EventType::TxBytes), u64::MAX);
         assert_eq!(totals.unknown(), 1);
-        totals.add(&Totals::from_words(&[u64::MAX; Totals::WORDS]));
-        assert_eq!(totals.to_words(), [u64::MAX; Totals::WORDS]);
+        totals.add(&from_words(&[u64::MAX; EventType::COUNT + 1]).expect("words"));
+        assert_eq!(totals.sums, [u64::MAX; EventType::COUNT + 1]);
     }
 
     #[test]

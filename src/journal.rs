@@ -261,7 +261,7 @@ impl Journal {
         self.run(|records| {
             let (mut sums, _) = records.head(expired::read)?;
             sums.add(entry);
-            let freed = record.map(|id| id.0);
+            let freed = record.map(|id| id.0 as u64);
             records.head(|words| expired::write(words, &sums, freed))?;
             if let Some(id) = record {
                 records.free(id)?;

@@ -2,6 +2,7 @@
 
 //! Identity of a file, and what stat(2) and readdir(3) return for it.
 
+use crate::base::words::words;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2};
@@ -34,6 +35,7 @@ pub struct FileId {
     /// Inode number.
     pub ino: u64,
 }
+words!(FileId: dev, ino);
 
 /// The fields of stat(2) that the daemon uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,73 +1,140 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Values as a sequence of 64-bit words. The state file consists of them; they are read in the order in which they were
-//! written.
+//! Values as a sequence of 64-bit words, of which the state file consists. A struct lists its fields once, with
+//! `words!`, and they are written and read in that order.
 
-/// Writes words one after the other.
-#[derive(Debug)]
-pub struct WordWriter<'a> {
-    rest: &'a mut [u64],
+use std::slice;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Words of the state file that are not written or read yet.
+pub type Rest<'a> = slice::Iter<'a, AtomicU64>;
+
+/// A value that the state file has. `words!` implements it for a struct.
+pub trait Words: Sized {
+    /// The most words of a value.
+    const MAX: usize;
+
+    /// Writes the value to the next words. Words behind the last one are lost.
+    fn put(&self, words: &mut Rest);
+
+    /// Reads the value that [`Words::put`] has written. `None` if the words are no value.
+    fn get(words: &mut Rest) -> Option<Self>;
 }
 
-impl<'a> WordWriter<'a> {
-    /// Returns a writer that begins at the first of these words.
-    pub fn new(words: &'a mut [u64]) -> Self {
-        Self { rest: words }
+/// Implements [`Words`] for a struct with these fields: the state file has them in this order.
+macro_rules! words {
+    ($type:ident: $($field:tt),+) => {
+        impl $crate::base::words::Words for $type {
+            const MAX: usize = 0 $(+ $crate::base::words::most(|whole: &Self| &whole.$field))+;
+
+            fn put(&self, words: &mut $crate::base::words::Rest) {
+                $($crate::base::words::Words::put(&self.$field, words);)+
+            }
+
+            fn get(words: &mut $crate::base::words::Rest) -> Option<Self> {
+                Some(Self { $($field: $crate::base::words::Words::get(words)?),+ })
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+/// The most words of a field, given a function that returns the field.
+pub const fn most<S, T: Words>(_: fn(&S) -> &T) -> usize {
+    T::MAX
+}
+
+impl Words for u64 {
+    const MAX: usize = 1;
+
+    fn put(&self, words: &mut Rest) {
+        if let Some(word) = words.next() {
+            word.store(*self, Relaxed);
+        }
     }
 
-    /// Writes the next words.
-    ///
-    /// # Panics
-    /// Fewer than `N` words are left: the length of the record is wrong.
-    pub fn all<const N: usize>(&mut self, words: [u64; N]) {
-        let rest = std::mem::take(&mut self.rest);
-        let (target, rest) = rest.split_at_mut(N);
-        target.copy_from_slice(&words);
-        self.rest = rest;
-    }
-
-    /// Writes the next word.
-    ///
-    /// # Panics
-    /// No word is left: the length of the record is wrong.
-    pub fn one(&mut self, word: u64) {
-        self.all([word]);
+    fn get(words: &mut Rest) -> Option<Self> {
+        Some(words.next()?.load(Relaxed))
     }
 }
 
-/// Reads words one after the other.
-#[derive(Debug)]
-pub struct WordReader<'a> {
-    rest: &'a [u64],
+impl Words for i64 {
+    const MAX: usize = 1;
+
+    fn put(&self, words: &mut Rest) {
+        unsigned(*self).put(words);
+    }
+
+    fn get(words: &mut Rest) -> Option<Self> {
+        u64::get(words).map(signed)
+    }
 }
 
-impl<'a> WordReader<'a> {
-    /// Returns a reader that begins at the first of these words.
-    #[must_use]
-    pub fn new(words: &'a [u64]) -> Self {
-        Self { rest: words }
+impl Words for u32 {
+    const MAX: usize = 1;
+
+    fn put(&self, words: &mut Rest) {
+        u64::from(*self).put(words);
     }
 
-    /// Reads the next words.
-    ///
-    /// # Panics
-    /// Fewer than `N` words are left: the length of the record is wrong.
-    pub fn all<const N: usize>(&mut self) -> [u64; N] {
-        let (words, rest) = self
-            .rest
-            .split_first_chunk()
-            .expect("as many words as were written");
-        self.rest = rest;
-        *words
+    fn get(words: &mut Rest) -> Option<Self> {
+        u64::get(words)?.try_into().ok()
+    }
+}
+
+impl Words for bool {
+    const MAX: usize = 1;
+
+    fn put(&self, words: &mut Rest) {
+        u64::from(*self).put(words);
     }
 
-    /// Reads the next word.
-    ///
-    /// # Panics
-    /// No word is left: the length of the record is wrong.
-    pub fn one(&mut self) -> u64 {
-        let [word] = self.all();
-        word
+    fn get(words: &mut Rest) -> Option<Self> {
+        u64::get(words).map(|word| word != 0)
+    }
+}
+
+impl<A: Words, B: Words> Words for (A, B) {
+    const MAX: usize = A::MAX + B::MAX;
+
+    fn put(&self, words: &mut Rest) {
+        self.0.put(words);
+        self.1.put(words);
+    }
+
+    fn get(words: &mut Rest) -> Option<Self> {
+        Some((A::get(words)?, B::get(words)?))
+    }
+}
+
+impl<T: Words, const N: usize> Words for [T; N] {
+    const MAX: usize = N * T::MAX;
+
+    fn put(&self, words: &mut Rest) {
+        self.iter().for_each(|value| value.put(words));
+    }
+
+    fn get(words: &mut Rest) -> Option<Self> {
+        let values: Option<Vec<T>> = (0..N).map(|_| T::get(words)).collect();
+        values?.try_into().ok()
+    }
+}
+
+/// A word that is 0 for `None`, and then the value, if there is one.
+impl<T: Words> Words for Option<T> {
+    const MAX: usize = 1 + T::MAX;
+
+    fn put(&self, words: &mut Rest) {
+        self.is_some().put(words);
+        self.iter().for_each(|value| value.put(words));
+    }
+
+    fn get(words: &mut Rest) -> Option<Self> {
+        match bool::get(words)? {
+            true => T::get(words).map(Some),
+            false => Some(None),
+        }
     }
 }
 
@@ -91,17 +158,4 @@ pub fn signed(word: u64) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_read_in_the_order_of_writing() {
-        let mut words = [0; 4];
-        let mut put = WordWriter::new(&mut words);
-        put.one(1);
-        put.all([2, 3]);
-        put.one(4);
-        let mut get = WordReader::new(&words);
-        assert_eq!((get.all(), get.one(), get.all()), ([1, 2], 3, [4]));
-    }
-}
+pub(crate) mod tests;

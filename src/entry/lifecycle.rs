@@ -2,6 +2,8 @@
 
 //! The lifecycle of an agent: whether it is an instance, and why.
 
+use crate::base::words::{Rest, Words};
+
 /// Whether an agent is an instance. Each change is a method, so that no two flags can disagree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifecycle {
@@ -81,6 +83,30 @@ impl Lifecycle {
             *self = Self::Exited { since: stamp };
         }
         is_active
+    }
+}
+
+impl Words for Lifecycle {
+    const MAX: usize = 2;
+
+    fn put(&self, words: &mut Rest) {
+        let number_and_stamp: (u64, u64) = match *self {
+            Self::Dormant => (0, 0),
+            Self::AwaitingLabels { deadline } => (1, deadline),
+            Self::Active => (2, 0),
+            Self::Exited { since } => (3, since),
+        };
+        number_and_stamp.put(words);
+    }
+
+    fn get(words: &mut Rest) -> Option<Self> {
+        Some(match <(u64, u64)>::get(words)? {
+            (0, _) => Self::Dormant,
+            (1, deadline) => Self::AwaitingLabels { deadline },
+            (2, _) => Self::Active,
+            (3, since) => Self::Exited { since },
+            _ => return None,
+        })
     }
 }
 

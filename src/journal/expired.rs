@@ -6,7 +6,7 @@
 //! same store that replaces the sums also names the record. The next start frees that record without adding it again.
 //! Instance ids of expired agents are never given again, so the next id is stored here too.
 
-use crate::base::words::{signed, unsigned};
+use crate::base::words::{Words, signed, unsigned, words};
 use crate::entry::{Entry, HIGHEST_ID};
 use crate::event::Totals;
 use std::fs::File;
@@ -24,6 +24,7 @@ pub struct ExpiredTotals {
     /// Number of times that their rings were found full.
     pub overflows: u64,
 }
+words!(ExpiredTotals: totals, overflows);
 
 impl ExpiredTotals {
     /// Adds the sums of an agent.
@@ -36,10 +37,8 @@ impl ExpiredTotals {
 /// Indexes of words in the page.
 const GENERATION: usize = 8;
 const ENTRIES: [usize; 2] = [16, 48];
-/// Behind the sums: the number of the record that is being freed plus one, or 0.
-const FREED: usize = Totals::WORDS;
-/// Behind that: the overflows.
-const OVERFLOWS: usize = FREED + 1;
+/// Words of the sums and of the number of the record that is being freed.
+const ENTRY_WORDS: usize = <(ExpiredTotals, Option<u64>)>::MAX;
 /// The next instance id.
 const NEXT_ID: usize = 80;
 /// When the configuration was last read: nanoseconds since the epoch.
@@ -48,7 +47,8 @@ const CONFIG_READ: usize = 81;
 /// cannot divide it.
 const STORES_UNTIL: usize = 82;
 const SECOND: i64 = 1_000_000_000;
-const _: () = assert!(ENTRIES[0] + OVERFLOWS < ENTRIES[1] && ENTRIES[1] + OVERFLOWS < NEXT_ID);
+const _: () =
+    assert!(ENTRIES[0] + ENTRY_WORDS <= ENTRIES[1] && ENTRIES[1] + ENTRY_WORDS <= NEXT_ID);
 
 /// A number above all instance ids that were given. 0 if none was written, or if it cannot be right.
 pub fn next_id(words: &[AtomicU64]) -> u32 {
@@ -91,28 +91,23 @@ pub fn config_read(file: &File) -> io::Result<Duration> {
     Ok(Duration::from_nanos(u64::from_ne_bytes(word)))
 }
 
+/// Index of the first word of the entry that a generation names.
+fn entry_of(generation: u64) -> usize {
+    ENTRIES[usize::from(generation % 2 == 1)]
+}
+
 /// Reads the sums, and the number of the record that still has to be freed.
-pub fn read(words: &[AtomicU64]) -> (ExpiredTotals, Option<usize>) {
-    let entry = &words[ENTRIES[usize::from(words[GENERATION].load(Acquire) % 2 == 1)]..];
-    let totals = std::array::from_fn(|at| entry[at].load(Relaxed));
-    let freed = usize::try_from(entry[FREED].load(Relaxed)).unwrap_or(0);
-    let sums = ExpiredTotals {
-        totals: Totals::from_words(&totals),
-        overflows: entry[OVERFLOWS].load(Relaxed),
-    };
-    (sums, freed.checked_sub(1))
+pub fn read(words: &[AtomicU64]) -> (ExpiredTotals, Option<u64>) {
+    let entry = entry_of(words[GENERATION].load(Acquire));
+    Words::get(&mut words[entry..].iter()).unwrap_or_default()
 }
 
 /// Replaces the sums and the number of the record that is being freed, with one store.
-pub fn write(words: &[AtomicU64], sums: &ExpiredTotals, freed: Option<usize>) {
+pub fn write(words: &[AtomicU64], sums: &ExpiredTotals, freed: Option<u64>) {
     let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
-    let entry = &words[ENTRIES[usize::from(generation % 2 == 1)]..];
-    for (word, value) in entry.iter().zip(sums.totals.to_words()) {
-        word.store(value, Relaxed);
-    }
-    let freed = freed.map_or(0, |record| record as u64 + 1);
-    entry[FREED].store(freed, Relaxed);
-    entry[OVERFLOWS].store(sums.overflows, Relaxed);
+    let mut entry = words[entry_of(generation)..].iter();
+    sums.put(&mut entry);
+    freed.put(&mut entry);
     // Release: the entry is whole before the generation names it, as in a record.
     words[GENERATION].store(generation, Release);
 }
@@ -133,8 +128,8 @@ mod tests {
         };
         for (value, freed) in [(1, None), (2, Some(0)), (3, Some(7))] {
             let before = read(&words);
-            let inactive = ENTRIES[usize::from(words[GENERATION].load(Relaxed) % 2 == 0)];
-            for word in &words[inactive..=inactive + OVERFLOWS] {
+            let inactive = entry_of(words[GENERATION].load(Relaxed) + 1);
+            for word in &words[inactive..inactive + ENTRY_WORDS] {
                 word.store(0xbad, Relaxed);
                 assert_eq!(read(&words), before);
             }

@@ -13,8 +13,9 @@
 //!
 //! Begin with [`replace`], which is the commit, and [`read`]. `crate::entry` has the words of an entry.
 
+use crate::base::words::Words;
 use crate::discovery::name::is_instance_name;
-use crate::entry::{self, ENTRY_WORDS, Entry, HIGHEST_ID, Name};
+use crate::entry::{Entry, HIGHEST_ID, Name};
 use crate::procfs::facts::Facts;
 use std::ffi::OsString;
 use std::ops::Range;
@@ -42,7 +43,7 @@ const ENTRY_SPACE: usize = 448;
 /// Labels and process facts of the agent, as JSON.
 const FACTS: usize = ENTRIES[1] + ENTRY_SPACE;
 const FACTS_SPACE: usize = RECORD_WORDS - FACTS;
-const _: () = assert!(ENTRY_WORDS <= ENTRY_SPACE && 250 <= FACTS_SPACE);
+const _: () = assert!(Entry::MAX <= ENTRY_SPACE && 250 <= FACTS_SPACE);
 
 /// No generation was released.
 const NOT_RELEASED: u64 = u64::MAX;
@@ -94,7 +95,7 @@ pub fn create(words: &[AtomicU64], name: &Name, entry: &Entry) {
     }
     words[LENGTHS].store(lengths, Relaxed);
     words[OWNER].store(u64::from(name.owner), Relaxed);
-    put(&words[ENTRIES[0]..], entry);
+    entry.put(&mut words[ENTRIES[0]..].iter());
     words[USED].store(1, Release);
 }
 
@@ -141,7 +142,7 @@ fn entry_of(generation: u64) -> usize {
 /// Replaces the entry with one store to the generation: this is the commit.
 pub fn replace(words: &[AtomicU64], entry: &Entry) {
     let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
-    put(&words[entry_of(generation)..], entry);
+    entry.put(&mut words[entry_of(generation)..].iter());
     // Release: the entry is whole before the generation names it. After a kill the next daemon reads what this one had
     // stored.
     words[GENERATION].store(generation, Release);
@@ -154,12 +155,6 @@ pub fn set_released(words: &[AtomicU64]) {
     words[RELEASED_GENERATION].store(generation, Release);
 }
 
-fn put(words: &[AtomicU64], entry: &Entry) {
-    for (word, value) in words.iter().zip(entry::to_words(entry)) {
-        word.store(value, Relaxed);
-    }
-}
-
 /// Reads a record. `None` if it is free.
 ///
 /// # Errors
@@ -167,22 +162,23 @@ fn put(words: &[AtomicU64], entry: &Entry) {
 pub fn read(words: &[AtomicU64]) -> Result<Option<SavedAgent>, Damaged> {
     match words[USED].load(Acquire) {
         0 => Ok(None),
-        1 => {
-            let raw = RawRecord(std::array::from_fn(|at| words[at].load(Relaxed)));
-            raw.agent().map(Some)
-        }
+        1 => RawRecord(words).agent().map(Some),
         _ => Err(Damaged),
     }
 }
 
 /// The words of a record as they are in the file. They are untrusted until they are a [`SavedAgent`].
-struct RawRecord([u64; RECORD_WORDS]);
+struct RawRecord<'a>(&'a [AtomicU64]);
 
-impl RawRecord {
+impl RawRecord<'_> {
+    fn word(&self, at: usize) -> u64 {
+        self.0[at].load(Relaxed)
+    }
+
     /// The text in these words. `None` if `len` is more than they hold.
     fn text(&self, words: Range<usize>, len: u64) -> Option<Vec<u8>> {
         let len = usize::try_from(len).ok()?;
-        let bytes = self.0[words].iter().flat_map(|word| word.to_ne_bytes());
+        let bytes = words.flat_map(|at| self.word(at).to_ne_bytes());
         let text: Vec<u8> = bytes.take(len).collect();
         (text.len() == len).then_some(text)
     }
@@ -190,7 +186,7 @@ impl RawRecord {
     /// The text of a name field. `None` if it has a NUL byte or does not fit.
     fn name(&self, number: usize) -> Option<Vec<u8>> {
         let (start, words) = TEXTS[number];
-        let len = (self.0[LENGTHS] >> (16 * number)) & 0xffff;
+        let len = (self.word(LENGTHS) >> (16 * number)) & 0xffff;
         let text = self.text(start..start + words, len)?;
         (!text.contains(&0)).then_some(text)
     }
@@ -204,7 +200,7 @@ impl RawRecord {
             instance: utf8(1)?,
             directory: OsString::from_vec(text(2)?).into(),
             part: utf8(3)?,
-            owner: u32::try_from(self.0[OWNER]).map_err(|_| Damaged)?,
+            owner: u32::try_from(self.word(OWNER)).map_err(|_| Damaged)?,
         };
         let is_empty = name.raw.is_empty() || name.directory.as_os_str().is_empty();
         match !is_empty && is_instance_name(&name.instance) {
@@ -216,31 +212,17 @@ impl RawRecord {
     /// The contents of the record, which is in use.
     fn agent(&self) -> Result<SavedAgent, Damaged> {
         // Without a valid id, the file of instance ids may have one for the agent's name.
-        let id = u32::try_from(self.0[INSTANCE_ID]);
+        let id = u32::try_from(self.word(INSTANCE_ID));
         let id = id.ok().filter(|&id| id <= HIGHEST_ID);
-        let generation = self.0[GENERATION];
-        let words = &self.0[entry_of(generation)..];
-        let words = words.first_chunk().ok_or(Damaged)?;
-        let mut entry = entry::from_words(words);
-        if let Some(checkpoint) = &mut entry.checkpoint {
-            // The positions are written to the ring when the slots are released, so they must lie within it.
-            let capacity = checkpoint.ring.capacity;
-            let mut positions = [
-                checkpoint.from,
-                checkpoint.end,
-                checkpoint.producer.write_pos,
-            ]
-            .into_iter();
-            if !capacity.is_power_of_two() || positions.any(|pos| pos >= capacity) {
-                return Err(Damaged);
-            }
-            checkpoint.released |= self.0[RELEASED_GENERATION] == generation;
-        }
-        let facts = self.text(FACTS..RECORD_WORDS, self.0[FACTS_LENGTH]);
+        let generation = self.word(GENERATION);
+        let is_released = self.word(RELEASED_GENERATION) == generation;
+        let entry = Entry::get(&mut self.0[entry_of(generation)..].iter());
+        let entry = entry.and_then(|entry| entry.restored(is_released));
+        let facts = self.text(FACTS..RECORD_WORDS, self.word(FACTS_LENGTH));
         Ok(SavedAgent {
             name: self.names()?,
             id,
-            entry,
+            entry: entry.ok_or(Damaged)?,
             facts: facts.and_then(|text| serde_json::from_slice(&text).ok()),
         })
     }

@@ -7,7 +7,8 @@
 
 use super::expired;
 use super::record::{self, RECORD_WORDS, SavedAgent};
-use crate::entry::{ENTRY_WORDS, Entry, Name};
+use crate::base::words::Words;
+use crate::entry::{Entry, Name};
 use crate::shm::{FileShortened, Mapping, lock};
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
@@ -25,7 +26,7 @@ pub(super) const CHUNK: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"NIXLPMDA");
 /// Version of the format, and the lengths that it depends on. A file of another format is not read: it would not
 /// outlive the boot anyway.
-pub(super) const FORMAT: u64 = (4 << 32) | ((RECORD_WORDS as u64) << 16) | ENTRY_WORDS as u64;
+pub(super) const FORMAT: u64 = (5 << 32) | ((RECORD_WORDS as u64) << 16) | Entry::MAX as u64;
 /// Longest file that is accepted: 16 times what the largest `max_agents` needs.
 const MAX_LEN: u64 = 1 << 33;
 
@@ -113,7 +114,7 @@ impl Records {
         let (mut found, mut damaged) = (Vec::new(), 0);
         let (expired, freed) = self.head(expired::read)?;
         for id in (0..self.chunks * CHUNK).map(RecordId) {
-            if freed == Some(id.0) {
+            if freed == Some(id.0 as u64) {
                 self.words(id, record::free)?;
             }
             match self.words(id, record::read)? {

@@ -2,6 +2,8 @@
 
 //! The values of `nixl.agent.state`.
 
+use crate::base::words::{Rest, Words};
+
 /// State of an agent, numbered as in `nixl.agent.state`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
@@ -27,5 +29,22 @@ impl AgentState {
             AgentState::Idle => "idle",
             AgentState::Live => "live",
         }
+    }
+}
+
+/// The state file has only whether all processes have exited. A ring that is not found after a restart of the daemon
+/// may still be written to.
+impl Words for AgentState {
+    const MAX: usize = 1;
+
+    fn put(&self, words: &mut Rest) {
+        (*self == Self::Exited).put(words);
+    }
+
+    fn get(words: &mut Rest) -> Option<Self> {
+        Some(match bool::get(words)? {
+            true => Self::Exited,
+            false => Self::Unknown,
+        })
     }
 }

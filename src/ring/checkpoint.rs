@@ -20,6 +20,7 @@
 //!   and leaves the bytes of the slots until it writes them again.
 
 use crate::base::file::{self, FileId};
+use crate::base::words::words;
 use crate::ring::layout::halves;
 use crate::ring::protocol::{Consumer, Load, ProducerState};
 use crate::ring::{Batch, Fingerprint, Ring};
@@ -45,6 +46,7 @@ pub struct Checkpoint {
     /// then.
     pub released: bool,
 }
+words!(Checkpoint: ring, from, end, fingerprint, producer, released);
 
 /// The identity of a ring: its file, format and change time when the batch was copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +66,7 @@ pub struct RingIdentity {
     /// The number of slots.
     pub capacity: u64,
 }
+words!(RingIdentity: id, born, changed, shows_changes, versions, capacity);
 
 /// What became of the slots of a counted batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 //! The fingerprint of a batch: recognises its slots later, and finds out whether they were overwritten.
 
+use crate::base::words::words;
 use crate::event::Totals;
 use crate::ring::layout::MAX_SLOT_WORDS;
 use std::ops::Range;
@@ -31,11 +32,7 @@ pub struct Fingerprint {
     /// The words of the last slot.
     pub last: Slot,
 }
-
-impl Fingerprint {
-    /// Number of words of a fingerprint in a state file.
-    pub const WORDS: usize = 1 + MAX_SLOT_WORDS;
-}
+words!(Fingerprint: hash, last);
 
 /// The words of a slot. Words beyond the length of the layout's slots are 0.
 pub type Slot = [u64; MAX_SLOT_WORDS];
@@ -68,7 +65,7 @@ impl FingerprintBuilder {
     pub(super) fn finish(mut self, slot: &[u64], totals: &Totals) -> Fingerprint {
         let mut last = Slot::default();
         last[..slot.len()].copy_from_slice(slot);
-        for sums in totals.to_words().chunks(MAX_SLOT_WORDS) {
+        for sums in totals.sums().chunks(MAX_SLOT_WORDS) {
             self.add(sums.iter().copied());
         }
         Fingerprint {

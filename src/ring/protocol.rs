@@ -7,6 +7,7 @@
 //! files or mappings.
 
 use super::fingerprint::{self, Fingerprint, FingerprintBuilder, Slot};
+use crate::base::words::words;
 use crate::error::RingFault;
 use crate::event::{Event, Events, Totals};
 use crate::ring::layout::{Layout, VERSIONS};
@@ -87,6 +88,7 @@ pub struct ProducerState {
     /// Hash of the last slots of the ring, which it writes before it goes round, see [`Consumer::tail_hash`].
     pub tail_hash: u64,
 }
+words!(ProducerState: write_pos, next, tail_hash);
 
 /// Most attempts to read the state of a producer that is writing. The last attempt counts as it is.
 const MAX_TRIES: u32 = 256;

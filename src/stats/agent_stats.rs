@@ -2,11 +2,11 @@
 
 //! Sums, last values and histograms of the events of one agent.
 
-use crate::base::words::{WordReader, WordWriter};
+use crate::base::words::words;
 use crate::event::{Event, EventType, Events, Totals};
 use crate::stats::Histogram;
 use crate::stats::bucket_bounds::BucketBounds;
-use crate::stats::histogram::{Bounds, BucketCounts, MAX_BUCKETS};
+use crate::stats::histogram::{Bounds, BucketCounts};
 use crate::stats::pairing::Pairing;
 use crate::stats::scale::Scaled;
 use crate::stats::store_values::StoreValues;
@@ -55,12 +55,12 @@ pub struct AgentStats {
     /// Transfers by bucket, in the order of [`Histogram`].
     histograms: [BucketCounts; 4],
 }
+words!(AgentStats:
+    totals, events, last, has_last, last_error, registered, pairing, bucket_bounds, bucket_base,
+    histograms
+);
 
 impl AgentStats {
-    /// Number of words in a record.
-    pub const WORDS: usize =
-        Totals::WORDS + 5 + LAST.len() + BucketBounds::WORDS + Pairing::WORDS + 4 * MAX_BUCKETS;
-
     /// Applies a batch of events. `gaps`, in rising order, are the indexes of events before which others may be
     /// missing. `bounds` are those of the histograms of times, see [`AgentStats::set_bounds`]. `seconds` is the time
     /// since 1970.
@@ -235,43 +235,6 @@ impl AgentStats {
     /// Notes that events may be missing here: the next event may belong to another transfer.
     pub fn note_gap(&mut self) {
         self.pairing.drop_pending();
-    }
-
-    /// Writes the statistics to words of a record.
-    pub fn put(&self, put: &mut WordWriter) {
-        put.all(self.totals.to_words());
-        let (kind, seconds) = self
-            .last_error
-            .map_or((0, 0), |(kind, at)| (kind as u64, at));
-        put.all([self.events, self.has_last, kind, seconds, self.registered]);
-        put.all(self.bucket_bounds.to_words());
-        put.all(self.last);
-        put.all(self.pairing.to_words());
-        for counts in &self.histograms {
-            put.all(counts.0);
-        }
-    }
-
-    /// Reads the words of [`AgentStats::put`]. Any words give valid statistics.
-    #[must_use]
-    pub fn get(get: &mut WordReader) -> Self {
-        let totals = Totals::from_words(&get.all());
-        let [events, has_last, kind, seconds, registered] = get.all();
-        let bucket_bounds = BucketBounds::from_words(&get.all());
-        let kinds = EventType::errors().iter();
-        let last_error = kinds.copied().find(|error| *error as u64 == kind);
-        Self {
-            totals,
-            events,
-            has_last,
-            last_error: last_error.map(|error| (error, seconds)),
-            registered,
-            bucket_bounds,
-            last: get.all(),
-            pairing: Pairing::from_words(&get.all()),
-            histograms: [(); 4].map(|()| BucketCounts(get.all())),
-            bucket_base: None,
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 //! Bounds of the buckets of a histogram, and the names and labels of their instances.
 
+use crate::base::words::{Rest, Words};
 use crate::stats::histogram::{Bounds, MAX_BOUNDS};
 
 /// Upper bounds of the buckets of a histogram, inclusive, strictly rising; one bucket is above them. Unlike [`Bounds`],
@@ -14,9 +15,6 @@ pub struct BucketBounds {
 }
 
 impl BucketBounds {
-    /// Number of words of [`BucketBounds::to_words`].
-    pub const WORDS: usize = MAX_BOUNDS + 1;
-
     /// Returns the bounds as floating-point numbers, which are exact up to 2^53, the limit of a configured bound.
     #[must_use]
     pub fn of(bounds: &Bounds) -> Self {
@@ -96,24 +94,21 @@ impl BucketBounds {
     pub fn le_suffix(&self, bucket: usize) -> String {
         format!("le-{}", self.texts(bucket, "inf").1)
     }
+}
 
-    /// Returns the number of bounds, and the bounds.
-    #[must_use]
-    pub fn to_words(&self) -> [u64; Self::WORDS] {
-        let mut words = [self.len as u64; Self::WORDS];
-        words[1..].copy_from_slice(&self.bounds);
-        words
+/// Invalid words give no bounds.
+impl Words for BucketBounds {
+    const MAX: usize = 1 + MAX_BOUNDS;
+
+    fn put(&self, words: &mut Rest) {
+        (self.len as u64, self.bounds).put(words);
     }
 
-    /// Reads the words of [`BucketBounds::to_words`]. Invalid words give no bounds.
-    #[must_use]
-    pub fn from_words(words: &[u64; Self::WORDS]) -> Self {
-        let len = usize::try_from(words[0]).unwrap_or(0).min(MAX_BOUNDS);
-        let bounds: Vec<f64> = words[1..=len]
-            .iter()
-            .map(|&bits| f64::from_bits(bits))
-            .collect();
-        Self::new(&bounds).unwrap_or_default()
+    fn get(words: &mut Rest) -> Option<Self> {
+        let (len, bounds): (u64, [u64; MAX_BOUNDS]) = Words::get(words)?;
+        let len = usize::try_from(len).unwrap_or(0).min(MAX_BOUNDS);
+        let bounds = Vec::from_iter(bounds[..len].iter().map(|&bits| f64::from_bits(bits)));
+        Some(Self::new(&bounds).unwrap_or_default())
     }
 }
 
@@ -129,6 +124,7 @@ fn format_bound(bound: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::words::tests::{assert_round_trip, from_words};
 
     #[test]
     fn bucket_suffix_and_label_are_its_bounds() {
@@ -193,13 +189,10 @@ mod tests {
     #[test]
     fn bounds_from_invalid_words_are_empty() {
         let bounds = BucketBounds::new(&[0.5, 3.0]).expect("good");
-        assert_eq!(BucketBounds::from_words(&bounds.to_words()), bounds);
-        for words in [
-            [u64::MAX; BucketBounds::WORDS],
-            [0; BucketBounds::WORDS],
-            [7; BucketBounds::WORDS],
-        ] {
-            assert_eq!(BucketBounds::from_words(&words), BucketBounds::default());
+        assert_round_trip(&bounds);
+        for word in [u64::MAX, 0, 7] {
+            let words = [word; BucketBounds::MAX];
+            assert_eq!(from_words(&words), Some(BucketBounds::default()));
         }
         assert_eq!(BucketBounds::default().suffix(0), "0-inf");
     }

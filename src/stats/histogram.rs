@@ -2,6 +2,7 @@
 
 //! Histograms with fixed upper bounds: latencies with the bounds of NIXL's own exporters, sizes, bandwidths.
 
+use crate::base::words::words;
 use crate::stats::scale::{self, STEPS, Scaled};
 
 /// Limit of bounds of a histogram, as in NIXL.
@@ -131,6 +132,7 @@ impl Default for Bounds {
 /// Number of values in each bucket, with room for [`MAX_BUCKETS`]: 264 bytes without an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketCounts(pub [u64; MAX_BUCKETS]);
+words!(BucketCounts: 0);
 
 impl BucketCounts {
     /// Limit of a sum.

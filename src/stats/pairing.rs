@@ -16,6 +16,8 @@
 //! time of the overflow, one slot before the read position of that moment. The reader of the ring knows it, and calls
 //! [`Pairing::drop_pending`] there.
 
+use crate::base::words::words;
+
 /// Returns the bandwidth of a transfer in byte/s, from its bytes and its duration. 0 us count as 1 us, because NIXL's
 /// clock has no finer steps.
 #[inline]
@@ -52,11 +54,9 @@ pub struct Pairing {
     pending_time: Option<u64>,
     unpaired: u64,
 }
+words!(Pairing: pending_time, unpaired);
 
 impl Pairing {
-    /// Number of words of [`Pairing::to_words`].
-    pub const WORDS: usize = 3;
-
     /// Notes the time of a transfer, which waits for its bytes.
     #[inline]
     pub fn start(&mut self, micros: u64) {
@@ -87,25 +87,6 @@ impl Pairing {
     #[must_use]
     pub fn unpaired(&self) -> u64 {
         self.unpaired
-    }
-
-    /// Returns three words: 1 if a time waits for its bytes, that time, and the number of unpaired events.
-    #[must_use]
-    pub fn to_words(&self) -> [u64; Self::WORDS] {
-        [
-            u64::from(self.pending_time.is_some()),
-            self.pending_time.unwrap_or(0),
-            self.unpaired,
-        ]
-    }
-
-    /// Reads the words of [`Pairing::to_words`].
-    #[must_use]
-    pub fn from_words(&[open, time, unpaired]: &[u64; Self::WORDS]) -> Self {
-        Self {
-            pending_time: (open != 0).then_some(time),
-            unpaired,
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 //! Values of a store, and the delta since another reading.
 
+use crate::base::words::words;
 use crate::event::EventType;
 use crate::stats::histogram::MAX_BUCKETS;
 
@@ -17,6 +18,7 @@ pub struct StoreValues {
     /// Transfers by bucket, for transfer time and post time, not cumulative.
     pub histograms: [[u64; MAX_BUCKETS]; 2],
 }
+words!(StoreValues: updated, counters, last, histograms);
 
 impl StoreValues {
     /// Values of an empty store.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
+use crate::base::words::tests::{from_words, to_words};
 use crate::entry::Lifecycle;
+use crate::event::EventType;
 use crate::procfs::facts::{command, gpu};
 use crate::ring::checkpoint::Checkpoint;
+use crate::store::{StoreId, StoreReading};
 use std::path::PathBuf;
 
 fn record() -> Vec<AtomicU64> {
@@ -20,14 +23,21 @@ fn name() -> Name {
     }
 }
 
-/// An entry in which all words differ.
+/// An entry with all words that it can have. Most of them differ.
 fn entry(first: u64) -> Entry {
-    let mut words = [0; ENTRY_WORDS];
-    words
-        .iter_mut()
-        .zip(first..)
-        .for_each(|(word, value)| *word = value);
-    let mut entry = entry::from_words(&words);
+    let mut entry = Entry {
+        lifecycle: Lifecycle::Exited { since: 9 },
+        checkpoint: Some(Checkpoint::default()),
+        store: Some(StoreReading::none(StoreId::default())),
+        ..Entry::default()
+    };
+    entry.stats.last_error = Some((EventType::Backend, 0));
+    entry.stats.bucket_base = Some(7);
+    entry.stats.pairing.start(8);
+    let words = to_words(&entry).into_iter().zip(first..);
+    let words = Vec::from_iter(words.map(|(word, other)| if word == 0 { other } else { word }));
+    assert_eq!(words.len(), Entry::MAX);
+    let mut entry: Entry = from_words(&words).expect("possible words");
     let checkpoint = entry.checkpoint.get_or_insert_default();
     checkpoint.ring.capacity = 1024 << (first / 100);
     (
@@ -157,6 +167,18 @@ fn impossible_words_are_a_damaged_record() {
         create(&words, &name(), &entry(1));
         words[word].store(value, Relaxed);
         assert_eq!(read(&words), Err(Damaged), "{word}");
+    }
+}
+
+#[test]
+fn impossible_bucket_base_is_none() {
+    for (base, read_base) in [(HIGHEST_ID, Some(HIGHEST_ID)), (HIGHEST_ID + 1, None)] {
+        let mut entry = entry(1);
+        entry.stats.bucket_base = Some(base);
+        let words = record();
+        create(&words, &name(), &entry);
+        let saved = read(&words).expect("whole").expect("in use");
+        assert_eq!(saved.entry.stats.bucket_base, read_base);
     }
 }
 
