@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! One agent's record in the state file: its words and their meaning.
+//! One agent's record in the state file: where it has what.
 //!
 //! The names of an agent are written before the record counts as used, and stay. What changes is in two entries, and a
 //! generation names the valid one. To change it, the other entry is written, then the generation is raised. A kill at
@@ -14,12 +14,8 @@
 //! Begin with [`replace`], which is the commit, and [`read`]. `crate::entry` has the words of an entry.
 
 use crate::base::words::Words;
-use crate::discovery::name::is_instance_name;
 use crate::entry::{Entry, HIGHEST_ID, Name};
 use crate::procfs::facts::Facts;
-use std::ffi::OsString;
-use std::ops::Range;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, compiler_fence};
 
@@ -30,14 +26,16 @@ pub const RECORD_WORDS: usize = 1536;
 const USED: usize = 0;
 const GENERATION: usize = 1;
 const INSTANCE_ID: usize = 2;
-const LENGTHS: usize = 3;
+/// Length in bytes of the text at [`NAMES`].
+const NAMES_LENGTH: usize = 3;
 /// The generation whose batch's slots were released.
 const RELEASED_GENERATION: usize = 4;
 /// Length in bytes of the text at [`FACTS`].
 const FACTS_LENGTH: usize = 5;
 /// Uid of the owner of the agent's files.
 const OWNER: usize = 6;
-const TEXTS: [(usize, usize); 4] = [(8, 32), (40, 40), (80, 128), (208, 32)];
+/// The names of the agent, see [`Name::to_text`].
+const NAMES: usize = 8;
 const ENTRIES: [usize; 2] = [256, 256 + ENTRY_SPACE];
 const ENTRY_SPACE: usize = 448;
 /// Labels and process facts of the agent, as JSON.
@@ -66,19 +64,7 @@ pub struct SavedAgent {
 /// True if the names fit into a record.
 #[must_use]
 pub fn fits(name: &Name) -> bool {
-    texts(name)
-        .iter()
-        .zip(TEXTS)
-        .all(|(text, (_, words))| text.len() <= 8 * words)
-}
-
-fn texts(name: &Name) -> [&[u8]; 4] {
-    [
-        name.raw.as_bytes(),
-        name.instance.as_bytes(),
-        name.directory.as_os_str().as_bytes(),
-        name.part.as_bytes(),
-    ]
+    name.to_text().len() <= 8 * (ENTRIES[0] - NAMES)
 }
 
 /// Fills a free record. It is in use from the last store on.
@@ -88,12 +74,9 @@ pub fn create(words: &[AtomicU64], name: &Name, entry: &Entry) {
     words[INSTANCE_ID].store(NO_ID, Relaxed);
     words[RELEASED_GENERATION].store(NOT_RELEASED, Relaxed);
     words[FACTS_LENGTH].store(0, Relaxed);
-    let mut lengths = 0;
-    for (number, (text, (start, _))) in texts(name).iter().zip(TEXTS).enumerate() {
-        lengths |= (text.len() as u64) << (16 * number);
-        put_text(&words[start..], text);
-    }
-    words[LENGTHS].store(lengths, Relaxed);
+    let names = name.to_text();
+    put_text(&words[NAMES..ENTRIES[0]], &names);
+    words[NAMES_LENGTH].store(names.len() as u64, Relaxed);
     words[OWNER].store(u64::from(name.owner), Relaxed);
     entry.put(&mut words[ENTRIES[0]..].iter());
     words[USED].store(1, Release);
@@ -162,70 +145,36 @@ pub fn set_released(words: &[AtomicU64]) {
 pub fn read(words: &[AtomicU64]) -> Result<Option<SavedAgent>, Damaged> {
     match words[USED].load(Acquire) {
         0 => Ok(None),
-        1 => RawRecord(words).agent().map(Some),
+        1 => agent(words).map(Some).ok_or(Damaged),
         _ => Err(Damaged),
     }
 }
 
-/// The words of a record as they are in the file. They are untrusted until they are a [`SavedAgent`].
-struct RawRecord<'a>(&'a [AtomicU64]);
+/// The contents of a record in use. `None` if they are not valid.
+fn agent(words: &[AtomicU64]) -> Option<SavedAgent> {
+    let word = |at: usize| words[at].load(Relaxed);
+    // Without a valid id, the file of instance ids may have one for the agent's name.
+    let id = u32::try_from(word(INSTANCE_ID));
+    let id = id.ok().filter(|&id| id <= HIGHEST_ID);
+    let generation = word(GENERATION);
+    let entry = Entry::get(&mut words[entry_of(generation)..].iter())?;
+    let names = text(&words[NAMES..ENTRIES[0]], word(NAMES_LENGTH))?;
+    let facts = text(&words[FACTS..], word(FACTS_LENGTH));
+    Some(SavedAgent {
+        name: Name::from_text(&names, word(OWNER).try_into().ok()?)?,
+        id,
+        entry: entry.restored(word(RELEASED_GENERATION) == generation)?,
+        facts: facts.and_then(|text| serde_json::from_slice(&text).ok()),
+    })
+}
 
-impl RawRecord<'_> {
-    fn word(&self, at: usize) -> u64 {
-        self.0[at].load(Relaxed)
-    }
-
-    /// The text in these words. `None` if `len` is more than they hold.
-    fn text(&self, words: Range<usize>, len: u64) -> Option<Vec<u8>> {
-        let len = usize::try_from(len).ok()?;
-        let bytes = words.flat_map(|at| self.word(at).to_ne_bytes());
-        let text: Vec<u8> = bytes.take(len).collect();
-        (text.len() == len).then_some(text)
-    }
-
-    /// The text of a name field. `None` if it has a NUL byte or does not fit.
-    fn name(&self, number: usize) -> Option<Vec<u8>> {
-        let (start, words) = TEXTS[number];
-        let len = (self.word(LENGTHS) >> (16 * number)) & 0xffff;
-        let text = self.text(start..start + words, len)?;
-        (!text.contains(&0)).then_some(text)
-    }
-
-    /// The names of the agent.
-    fn names(&self) -> Result<Name, Damaged> {
-        let text = |number| self.name(number).ok_or(Damaged);
-        let utf8 = |number| String::from_utf8(text(number)?).map_err(|_| Damaged);
-        let name = Name {
-            raw: OsString::from_vec(text(0)?),
-            instance: utf8(1)?,
-            directory: OsString::from_vec(text(2)?).into(),
-            part: utf8(3)?,
-            owner: u32::try_from(self.word(OWNER)).map_err(|_| Damaged)?,
-        };
-        let is_empty = name.raw.is_empty() || name.directory.as_os_str().is_empty();
-        match !is_empty && is_instance_name(&name.instance) {
-            true => Ok(name),
-            false => Err(Damaged),
-        }
-    }
-
-    /// The contents of the record, which is in use.
-    fn agent(&self) -> Result<SavedAgent, Damaged> {
-        // Without a valid id, the file of instance ids may have one for the agent's name.
-        let id = u32::try_from(self.word(INSTANCE_ID));
-        let id = id.ok().filter(|&id| id <= HIGHEST_ID);
-        let generation = self.word(GENERATION);
-        let is_released = self.word(RELEASED_GENERATION) == generation;
-        let entry = Entry::get(&mut self.0[entry_of(generation)..].iter());
-        let entry = entry.and_then(|entry| entry.restored(is_released));
-        let facts = self.text(FACTS..RECORD_WORDS, self.word(FACTS_LENGTH));
-        Ok(SavedAgent {
-            name: self.names()?,
-            id,
-            entry: entry.ok_or(Damaged)?,
-            facts: facts.and_then(|text| serde_json::from_slice(&text).ok()),
-        })
-    }
+/// The text in these words. `None` if `len` is more than they hold.
+fn text(words: &[AtomicU64], len: u64) -> Option<Vec<u8>> {
+    let bytes = words
+        .iter()
+        .flat_map(|word| word.load(Relaxed).to_ne_bytes());
+    let text: Vec<u8> = bytes.take(len.try_into().ok()?).collect();
+    (text.len() as u64 == len).then_some(text)
 }
 
 /// A record whose contents are not valid.

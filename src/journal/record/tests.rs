@@ -7,6 +7,8 @@ use crate::event::EventType;
 use crate::procfs::facts::{command, gpu};
 use crate::ring::checkpoint::Checkpoint;
 use crate::store::{StoreId, StoreReading};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 fn record() -> Vec<AtomicU64> {
@@ -159,9 +161,9 @@ fn impossible_words_are_a_damaged_record() {
     assert_eq!(read(&rubbish), Err(Damaged));
     for (word, value) in [
         (OWNER, 1 << 33),
-        (LENGTHS, 0),
-        (LENGTHS, u64::MAX),
-        (40, 0xffff),
+        (NAMES_LENGTH, 0),
+        (NAMES_LENGTH, u64::MAX),
+        (NAMES, 0xffff),
     ] {
         let words = record();
         create(&words, &name(), &entry(1));
@@ -259,7 +261,7 @@ fn longest_names_fit_into_a_record() {
         read(&words).expect("whole").map(|saved| saved.name),
         Some(longest.clone())
     );
-    let directory = longest.directory.join("z");
+    let directory = longest.directory.join("z".repeat(255));
     assert!(!fits(&Name {
         directory,
         ..longest
