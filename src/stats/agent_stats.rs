@@ -12,25 +12,6 @@ use crate::stats::scale::Scaled;
 use crate::stats::store_values::StoreValues;
 use crate::stats::windows::Windows;
 
-/// Event types with a last value.
-const LAST: [EventType; 6] = [
-    EventType::TxBytes,
-    EventType::RxBytes,
-    EventType::MemoryRegistered,
-    EventType::MemoryDeregistered,
-    EventType::XferTime,
-    EventType::XferPostTime,
-];
-
-/// Index of a type in [`LAST`].
-const fn last_index(kind: EventType) -> usize {
-    let mut at = 0;
-    while LAST[at] as usize != kind as usize {
-        at += 1;
-    }
-    at
-}
-
 /// Sums, last values and histograms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentStats {
@@ -38,10 +19,8 @@ pub struct AgentStats {
     pub totals: Totals,
     /// Number of events.
     pub events: u64,
-    /// Value of the last event of each type in [`LAST`].
-    last: [u64; LAST.len()],
-    /// Bit `i` is set if `last[i]` has a value.
-    has_last: u64,
+    /// Value of the last event of each type of bytes, memory and times. Of a store, of all types.
+    last: [Option<u64>; EventType::COUNT],
     /// Type of the last error, and the time at which it was counted, in seconds since 1970.
     pub last_error: Option<(EventType, u64)>,
     /// Registered memory, bytes.
@@ -56,7 +35,7 @@ pub struct AgentStats {
     histograms: [BucketCounts; 4],
 }
 words!(AgentStats:
-    totals, events, last, has_last, last_error, registered, pairing, bucket_bounds, bucket_base,
+    totals, events, last, last_error, registered, pairing, bucket_bounds, bucket_base,
     histograms
 );
 
@@ -101,14 +80,14 @@ impl AgentStats {
                     let time = Scaled::from(value);
                     self.count(Histogram::XferTime, bounds.find(time));
                     windows.xfer_time.record(time);
-                    self.set_last(const { last_index(EventType::XferTime) }, value);
+                    self.last[EventType::XferTime as usize] = Some(value);
                 }
                 Some(EventType::XferPostTime) => {
                     self.pairing.drop_pending();
                     let time = Scaled::from(value);
                     self.count(Histogram::PostTime, bounds.find(time));
                     windows.post_time.record(time);
-                    self.set_last(const { last_index(EventType::XferPostTime) }, value);
+                    self.last[EventType::XferPostTime as usize] = Some(value);
                 }
                 Some(kind @ (EventType::TxBytes | EventType::RxBytes)) => {
                     if let Some(bandwidth) = self.pairing.complete(value) {
@@ -117,21 +96,17 @@ impl AgentStats {
                         windows.bandwidth.record(rate);
                     }
                     self.count(Histogram::Size, Bounds::SIZE.find(value));
-                    let at = match kind {
-                        EventType::RxBytes => const { last_index(EventType::RxBytes) },
-                        _ => const { last_index(EventType::TxBytes) },
-                    };
-                    self.set_last(at, value);
+                    self.last[kind as usize] = Some(value);
                 }
                 Some(EventType::MemoryRegistered) => {
                     self.pairing.drop_pending();
                     self.registered = self.registered.saturating_add(value);
-                    self.set_last(const { last_index(EventType::MemoryRegistered) }, value);
+                    self.last[EventType::MemoryRegistered as usize] = Some(value);
                 }
                 Some(EventType::MemoryDeregistered) => {
                     self.pairing.drop_pending();
                     self.registered = self.registered.saturating_sub(value);
-                    self.set_last(const { last_index(EventType::MemoryDeregistered) }, value);
+                    self.last[EventType::MemoryDeregistered as usize] = Some(value);
                 }
                 None
                 | Some(EventType::TxRequests | EventType::RxRequests | EventType::EventsDropped) => {
@@ -189,9 +164,7 @@ impl AgentStats {
             sum.add(counts);
         }
         // Like NIXL's own endpoint, which shows 0 for a type without events.
-        for (at, kind) in LAST.into_iter().enumerate() {
-            self.set_last(at, now.last[kind as usize]);
-        }
+        self.last = now.last.map(Some);
         let counter = |kind: EventType| now.counters[kind as usize];
         self.registered = counter(EventType::MemoryRegistered)
             .saturating_sub(counter(EventType::MemoryDeregistered));
@@ -204,16 +177,10 @@ impl AgentStats {
         }
     }
 
-    fn set_last(&mut self, at: usize, value: u64) {
-        self.last[at] = value;
-        self.has_last |= 1 << at;
-    }
-
-    /// Returns the value of the last event of a type. Only types of bytes, memory and times have one.
+    /// Returns the value of the last event of a type. Of a ring, only types of bytes, memory and times have one.
     #[must_use]
     pub fn last(&self, kind: EventType) -> Option<u64> {
-        let at = LAST.iter().position(|last| *last == kind)?;
-        (self.has_last & (1 << at) != 0).then_some(self.last[at])
+        self.last[kind as usize]
     }
 
     /// Returns the number of transfers in a bucket of a histogram.

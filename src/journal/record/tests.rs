@@ -6,6 +6,8 @@ use crate::entry::Lifecycle;
 use crate::event::EventType;
 use crate::procfs::facts::{command, gpu};
 use crate::ring::checkpoint::Checkpoint;
+use crate::stats::bucket_bounds::BucketBounds;
+use crate::stats::store_values::StoreValues;
 use crate::store::{StoreId, StoreReading};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -36,6 +38,8 @@ fn entry(first: u64) -> Entry {
     entry.stats.last_error = Some((EventType::Backend, 0));
     entry.stats.bucket_base = Some(7);
     entry.stats.pairing.start(8);
+    let (none, bounds) = (StoreValues::NONE, BucketBounds::default());
+    entry.stats.apply_delta(&none, &none, &bounds, None);
     let words = to_words(&entry).into_iter().zip(first..);
     let words = Vec::from_iter(words.map(|(word, other)| if word == 0 { other } else { word }));
     assert_eq!(words.len(), Entry::MAX);
