@@ -45,7 +45,7 @@ impl UserNames {
         let text = passwd_file();
         for user in users(&text).filter(|user| missing.contains(&user.uid)) {
             // The first line of a number counts, as for getpwuid(3).
-            let name = || (Some(user.name.to_owned()), now + NAME_AGE);
+            let name = || (Some(user.name.clone()), now + NAME_AGE);
             let known = self.known.entry(user.uid).or_insert_with(name);
             if known.1 <= now {
                 *known = name();
@@ -68,21 +68,18 @@ impl UserNames {
         let uids: Vec<u32> = self.wanted.iter().copied().take(MAX_USERS).collect();
         self.wanted.retain(|uid| !uids.contains(uid));
         self.is_asking = true;
-        Some(Question {
-            database: "passwd".into(),
-            keys: uids.iter().map(u32::to_string).collect(),
-        })
+        Some(uids.iter().map(u32::to_string).collect())
     }
 
     /// Takes over an answer.
-    pub fn note(&mut self, question: &Question, answer: &Answer, now: Instant) {
+    pub fn note(&mut self, question: &[String], answer: &Answer, now: Instant) {
         let Ok(text) = answer else {
             return;
         };
         self.is_asking = false;
-        for uid in question.keys.iter().filter_map(|key| key.parse().ok()) {
+        for uid in question.iter().filter_map(|key| key.parse().ok()) {
             let name = users(text).find(|user| user.uid == uid);
-            let name = name.map(|user| user.name.to_owned());
+            let name = name.map(|user| user.name);
             self.known.insert(uid, (name, now + NAME_AGE));
         }
     }
@@ -114,10 +111,7 @@ mod tests {
     use super::*;
 
     fn question(uids: &[u32]) -> Question {
-        Question {
-            database: "passwd".into(),
-            keys: uids.iter().map(u32::to_string).collect(),
-        }
+        uids.iter().map(u32::to_string).collect()
     }
 
     #[test]
