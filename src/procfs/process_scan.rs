@@ -9,8 +9,6 @@ use crate::procfs::facts::Facts;
 use crate::procfs::facts::pods::Pods;
 use crate::procfs::process::ProcessId;
 use nix::sys::stat::makedev;
-#[cfg(test)]
-use nix::sys::stat::{major, minor};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -104,48 +102,6 @@ pub struct ProcessScan {
     pub is_cut: bool,
     /// True if there is no permission to read a process that is visible.
     pub has_unreadable: bool,
-}
-
-#[cfg(test)]
-impl ProcessScan {
-    /// Reads all processes.
-    pub(crate) fn run(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> Self {
-        let request = ScanRequest {
-            inodes,
-            with_facts: files.iter().map(|facts| facts.id.ino).collect(),
-            ..ScanRequest::default()
-        };
-        let files = files.iter().map(|facts| (facts.id, **facts)).collect();
-        let mut scan = Self::of(files, request);
-        let names = crate::base::file::list_names_at(Path::new("/proc")).expect("there");
-        for pid in names.iter().filter_map(|name| name.to_str()?.parse().ok()) {
-            let process = ScannedProcess::read(pid, &scan.request, &mut |_| true);
-            process.into_iter().for_each(|process| scan.add(process));
-        }
-        scan
-    }
-
-    /// Returns a result in which these processes have a file mapped, each at an address.
-    pub(crate) fn of_processes(
-        facts: &FileFacts,
-        path: &Path,
-        processes: &[(ProcessId, u64)],
-    ) -> Self {
-        let (major, minor) = (major(facts.id.dev), minor(facts.id.dev));
-        let path = format!("{major:02x}:{minor:02x} {}", path.display());
-        let process = |&(id, address): &(ProcessId, u64)| MappingProcess {
-            id,
-            addresses: vec![address],
-            uid: facts.uid,
-            command: "python3".into(),
-        };
-        let mapped = processes.iter().map(|one| (path.clone(), process(one)));
-        Self {
-            files: [(facts.id, *facts)].into(),
-            by_inode: [(facts.id.ino, mapped.collect())].into(),
-            ..Self::default()
-        }
-    }
 }
 
 impl ProcessScan {

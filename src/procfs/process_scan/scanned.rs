@@ -94,24 +94,6 @@ impl ScannedProcess {
         Ok(scanned)
     }
 
-    /// Returns a process of a user with a file mapped.
-    #[cfg(test)]
-    pub(crate) fn with_file(pid: u32, uid: u32) -> Self {
-        let mut scanned = Self {
-            process: MappingProcess {
-                uid,
-                ..MappingProcess::unnamed(ProcessId { pid, start: 1 })
-            },
-            files: HashMap::new(),
-            facts: None,
-            libraries: Libraries::default(),
-            is_complete: true,
-            len: 0,
-        };
-        scanned.add("fe:00 /ring".into(), 7, 1);
-        scanned
-    }
-
     /// True if anything was found that a scan looks for.
     #[must_use]
     pub fn has_something(&self) -> bool {

@@ -2,8 +2,70 @@
 
 use super::scanned::{MAX_LINE, MAX_PATHS, read_line, shared_mapping};
 use super::*;
+use crate::base::file::list_names_at;
 use crate::shm;
+use nix::sys::stat::{major, minor};
 use std::io::BufReader;
+
+impl ProcessScan {
+    /// Reads all processes.
+    pub(crate) fn run(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> Self {
+        let request = ScanRequest {
+            inodes,
+            with_facts: files.iter().map(|facts| facts.id.ino).collect(),
+            ..ScanRequest::default()
+        };
+        let files = files.iter().map(|facts| (facts.id, **facts)).collect();
+        let mut scan = Self::of(files, request);
+        let names = list_names_at(Path::new("/proc")).expect("there");
+        for pid in names.iter().filter_map(|name| name.to_str()?.parse().ok()) {
+            let process = ScannedProcess::read(pid, &scan.request, &mut |_| true);
+            process.into_iter().for_each(|process| scan.add(process));
+        }
+        scan
+    }
+
+    /// Returns a result in which these processes have a file mapped, each at an address.
+    pub(crate) fn of_processes(
+        facts: &FileFacts,
+        path: &Path,
+        processes: &[(ProcessId, u64)],
+    ) -> Self {
+        let (major, minor) = (major(facts.id.dev), minor(facts.id.dev));
+        let path = format!("{major:02x}:{minor:02x} {}", path.display());
+        let process = |&(id, address): &(ProcessId, u64)| MappingProcess {
+            id,
+            addresses: vec![address],
+            uid: facts.uid,
+            command: "python3".into(),
+        };
+        let mapped = processes.iter().map(|one| (path.clone(), process(one)));
+        Self {
+            files: [(facts.id, *facts)].into(),
+            by_inode: [(facts.id.ino, mapped.collect())].into(),
+            ..Self::default()
+        }
+    }
+}
+
+impl ScannedProcess {
+    /// Returns a process of a user with a file mapped.
+    pub(crate) fn with_file(pid: u32, uid: u32) -> Self {
+        let mut scanned = Self {
+            process: MappingProcess {
+                uid,
+                ..MappingProcess::unnamed(ProcessId { pid, start: 1 })
+            },
+            files: HashMap::new(),
+            facts: None,
+            libraries: Libraries::default(),
+            is_complete: true,
+            len: 0,
+        };
+        scanned.add("fe:00 /ring".into(), 7, 1);
+        scanned
+    }
+}
 
 /// Returns a file, its mapping, and its fstat(2).
 fn mapped() -> (tempfile::NamedTempFile, shm::Mapping, FileFacts) {
