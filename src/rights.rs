@@ -7,8 +7,8 @@
 
 use crate::accounts;
 use crate::config::Config;
-use caps::{Capability, CapsHashSet};
-use confine::{Confinement, OwnPaths};
+use caps::CapsHashSet;
+use confine::OwnPaths;
 use nix::unistd::geteuid;
 use privilege::NotAllowed;
 
@@ -20,15 +20,10 @@ pub mod privilege;
 pub struct Rights {
     /// Uid that the process was started with. It keeps this uid if no user is configured.
     started_as: u32,
-    uid: u32,
     /// Capabilities that it was started with.
     had: CapsHashSet,
-    /// Those that it keeps.
-    capabilities: Vec<Capability>,
-    /// True if it has an observer.
-    has_observer: bool,
-    /// What Landlock allows.
-    confinement: Confinement,
+    /// What the process has, in words, each with the keys of the configuration that decide it.
+    of_keys: [(&'static str, String); 4],
 }
 
 /// Reason why a running process cannot take over a configuration.
@@ -45,40 +40,41 @@ impl Rights {
         let user = config.user.as_ref();
         let uid = user.map_or(started_as, |account| account.uid);
         let needed = privilege::needed(uid, config).into_iter();
+        let observer = match config.proc_facts {
+            true => "an observer",
+            false => "no observer",
+        };
         Self {
+            of_keys: [
+                ("user", format!("uid {uid}")),
+                ("proc_facts", observer.into()),
+                (
+                    "owners, observe, telemetry_dir or remove_exited_after",
+                    privilege::names(needed.filter(|cap| had.contains(cap))),
+                ),
+                (
+                    "telemetry_dir, multiproc_dir, observe or remove_exited_after",
+                    confine::in_words(config),
+                ),
+            ],
             started_as,
-            uid,
-            capabilities: needed.filter(|cap| had.contains(cap)).collect(),
             had,
-            has_observer: config.proc_facts,
-            confinement: Confinement::of(config),
         }
     }
 
     /// Checks that a process with these rights has those that another configuration gives, no more and no less.
     ///
     /// # Errors
-    /// The first difference, with the key that causes it.
+    /// The first difference, with the keys that can cause it.
     pub fn allow(&self, config: &Config) -> Result<(), OtherRights> {
         let other = Self::of(config, self.started_as, self.had.clone());
-        let names = |rights: &Self| privilege::names(rights.capabilities.iter().copied());
-        let difference = if self.uid != other.uid {
-            format!("user: the PMDA runs as uid {}, not {}", self.uid, other.uid)
-        } else if self.has_observer != other.has_observer {
-            "proc_facts: it decides whether the PMDA is started with an observer".into()
-        } else if self.capabilities != other.capabilities {
-            format!(
-                "owners, observe, telemetry_dir or remove_exited_after: the PMDA has {}, and needs {}",
-                names(self),
-                names(&other)
-            )
-        } else if self.confinement != other.confinement {
-            "telemetry_dir, multiproc_dir, observe or remove_exited_after: the PMDA is locked into the directories that it started with"
-                .into()
-        } else {
-            return Ok(());
-        };
-        Err(OtherRights(difference))
+        let mut pairs = self.of_keys.iter().zip(&other.of_keys);
+        match pairs.find(|(own, other)| own != other) {
+            None => Ok(()),
+            Some(((keys, own), (_, other))) => Err(OtherRights(format!(
+                "{keys}: the PMDA has {own}, and needs {other}"
+            ))),
+        }
     }
 }
 

@@ -163,9 +163,12 @@ fn reload_that_needs_other_rights_is_rejected() {
     for (settings, why) in [
         (
             "user = \"nobody\"",
-            "user: the PMDA runs as uid 0, not 65534",
+            "user: the PMDA has uid 0, and needs uid 65534",
         ),
-        ("proc_facts = false", "proc_facts: it decides whether"),
+        (
+            "proc_facts = false",
+            "proc_facts: the PMDA has an observer, and needs no observer",
+        ),
         (
             "remove_exited_after = \"1h\"",
             "the PMDA has CAP_DAC_OVERRIDE, CAP_LEASE, and needs CAP_DAC_OVERRIDE, CAP_FOWNER",

@@ -117,7 +117,7 @@ fn daemon_without_proc_facts_is_confined_to_its_directories() {
     );
     let why = rejected_reload(&pmcd, &directories);
     assert!(
-        why.contains("the PMDA is locked into the directories that it started with"),
+        why.contains("telemetry_dir, multiproc_dir, observe or remove_exited_after: the PMDA has "),
         "{why}"
     );
     pmcd.becomes(&[("roots", 2), ("theirs", 1)]);

@@ -8,12 +8,9 @@
 use crate::config::{Config, DirectoryPattern};
 use crate::discovery::directory;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetError, RulesetStatus,
+    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, path_beneath_rules,
 };
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
-use nix::sys::stat::{Mode, fstat, stat};
 use std::path::{Path, PathBuf};
 
 /// Newest rules of Landlock that this build uses. An older kernel enforces those that it has.
@@ -40,30 +37,18 @@ pub struct OwnPaths {
     pub read: Vec<PathBuf>,
 }
 
-/// What Landlock allows with a configuration, beside [`OwnPaths`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Confinement {
-    /// Paths and patterns of the directories of rings.
-    telemetry_dir: Vec<String>,
-    /// Paths and patterns of the directories of stores, which are only read.
-    multiproc_dir: Vec<String>,
-    ring_access: BitFlags<AccessFs>,
-}
-
-impl Confinement {
-    /// Returns what Landlock allows with a configuration.
-    #[must_use]
-    pub fn of(config: &Config) -> Self {
-        let paths = |patterns: &[DirectoryPattern]| {
-            let paths = patterns.iter().map(|pattern| pattern.path.clone());
-            paths.collect()
-        };
-        Self {
-            telemetry_dir: paths(&config.telemetry_dir),
-            multiproc_dir: paths(&config.multiproc_dir),
-            ring_access: ring_access(config),
-        }
-    }
+/// Returns what Landlock allows with a configuration, beside [`OwnPaths`].
+pub(super) fn in_words(config: &Config) -> String {
+    let paths = |patterns: &[DirectoryPattern]| {
+        let paths = Vec::from_iter(patterns.iter().map(|pattern| &*pattern.path));
+        paths.join(", ")
+    };
+    format!(
+        "{} of rings in [{}], ReadFile | ReadDir of stores in [{}]",
+        ring_access(config),
+        paths(&config.telemetry_dir),
+        paths(&config.multiproc_dir)
+    )
 }
 
 fn ring_access(config: &Config) -> BitFlags<AccessFs> {
@@ -75,27 +60,11 @@ fn ring_access(config: &Config) -> BitFlags<AccessFs> {
     }
 }
 
-/// Why the process is not locked in.
-#[derive(Debug, thiserror::Error)]
-pub enum NotConfined {
-    /// The kernel has Landlock, but rejects the rules.
-    #[error("{0}")]
-    Rules(#[from] RulesetError),
-    /// Without a rule for it, a directory could not be used any more.
-    #[error("{}: {why}", path.display())]
-    Path {
-        /// Directory.
-        path: PathBuf,
-        /// Why it cannot be opened.
-        why: Errno,
-    },
-}
-
 /// Locks the process into its directories for good. Returns a text that says how far the kernel enforces that.
 ///
 /// # Errors
-/// There is no rule for a directory, or the kernel rejects the rules. Then the process is not locked in.
-pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, NotConfined> {
+/// The kernel rejects the rules. Then the process is not locked in.
+pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let change =
         read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
@@ -109,7 +78,7 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, NotConfined> {
         ("multiproc_dir", &config.multiproc_dir, read),
     ] {
         for pattern in patterns {
-            match reach(pattern)? {
+            match reach(pattern) {
                 Some(path) => allowed.push((path, access)),
                 None => tracing::warn!(
                     "{key}: {} stays out of reach, since {}, and run ./Install again",
@@ -127,18 +96,8 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, NotConfined> {
         .handle_access(AccessNet::from_all(RULES))?
         .create()?;
     for (path, access) in allowed {
-        let file = match open(&path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()) {
-            Ok(file) => file,
-            // A missing path gets no rule.
-            Err(Errno::ENOENT | Errno::ENOTDIR) => continue,
-            Err(why) => return Err(NotConfined::Path { path, why }),
-        };
-        let stat = fstat(&file).map_err(|why| NotConfined::Path { path, why })?;
-        let access = match stat.st_mode & libc::S_IFMT == libc::S_IFDIR {
-            true => access,
-            false => access & AccessFs::from_file(RULES),
-        };
-        rules = rules.add_rule(PathBeneath::new(file, access))?;
+        // A path that cannot be opened gets no rule.
+        rules = rules.add_rules(path_beneath_rules([path], access))?;
     }
     Ok(match rules.restrict_self()?.ruleset {
         RulesetStatus::NotEnforced => {
@@ -151,66 +110,24 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, NotConfined> {
     })
 }
 
-/// Returns the directory that is allowed for a pattern: one that stays, since a rule is lost with its directory, and
-/// the directory of a pattern may be made again. Of a pattern with a wildcard it is the part before that, of any other
-/// the mount point of its file system or, where that is the root directory, what has it. Of a missing directory it is
-/// the one above it. `None`: both are missing, or it is the root directory, which would allow everything.
-///
-/// # Errors
-/// The kernel does not tell whether a directory is there.
-fn reach(pattern: &DirectoryPattern) -> Result<Option<PathBuf>, NotConfined> {
+/// Returns the directory that is allowed for a pattern. A rule is lost with its directory, and that of a pattern may be
+/// made again. So it is the part before the first wildcard. Of a pattern without one it is the directory above, unless
+/// that is the root directory. Of a missing directory it is the one above it. `None`: both are missing, or it is the
+/// root directory, which would allow everything. Links are followed.
+fn reach(pattern: &DirectoryPattern) -> Option<PathBuf> {
+    let is_root = |path: &Path| path == Path::new("/");
     let prefix = directory::prefix(pattern);
-    let mut found = None;
-    for path in [Some(prefix.as_path()), prefix.parent()]
-        .into_iter()
-        .flatten()
-    {
-        if found.is_none() && device(path)?.is_some() {
-            found = Some(path);
+    let stays = prefix != Path::new(&pattern.path)
+        || PERMANENT.iter().any(|path| prefix == Path::new(path));
+    let found = match prefix.canonicalize() {
+        Ok(real) if stays => real,
+        Ok(real) => {
+            let above = real.parent().filter(|above| !is_root(above));
+            above.unwrap_or(&real).to_owned()
         }
-    }
-    let Some(mut there) = found else {
-        return Ok(None);
+        Err(_) => prefix.parent()?.canonicalize().ok()?,
     };
-    let is_made_again = there == prefix
-        && there == Path::new(&pattern.path)
-        && !PERMANENT
-            .iter()
-            .any(|permanent| there == Path::new(permanent));
-    if is_made_again {
-        let mount_point = mount_point(there)?.unwrap_or(there);
-        let above = there.parent().filter(|above| *above != Path::new("/"));
-        there = match mount_point == Path::new("/") {
-            true => above.unwrap_or(there),
-            false => mount_point,
-        };
-    }
-    Ok((there != Path::new("/")).then(|| there.to_owned()))
-}
-
-/// Returns the directory that the file system of a directory is mounted on.
-fn mount_point(directory: &Path) -> Result<Option<&Path>, NotConfined> {
-    let own = device(directory)?;
-    let mut found = None;
-    for path in directory.ancestors() {
-        if device(path)? != own {
-            break;
-        }
-        found = Some(path);
-    }
-    Ok(found)
-}
-
-/// Returns the device of a directory. `None`: it is not there.
-fn device(path: &Path) -> Result<Option<libc::dev_t>, NotConfined> {
-    match stat(path) {
-        Ok(stat) => Ok((stat.st_mode & libc::S_IFMT == libc::S_IFDIR).then_some(stat.st_dev)),
-        Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
-        Err(why) => Err(NotConfined::Path {
-            path: path.into(),
-            why,
-        }),
-    }
+    (!is_root(&found)).then_some(found)
 }
 
 #[cfg(test)]
@@ -220,27 +137,22 @@ mod tests {
     #[test]
     fn rule_is_for_a_directory_that_stays() {
         let dir = tempfile::tempdir().expect("a directory");
-        let reach = |path: &Path| reach(&DirectoryPattern::of(path)).expect("the kernel tells");
-        let at = |path: &str| reach(&dir.path().join(path));
-        std::fs::create_dir_all(dir.path().join("pods/a")).expect("made");
-        let there = |path: &str| Some(dir.path().join(path));
-        assert_eq!(at("pods/*/nixl"), there("pods"));
-        let top = mount_point(dir.path()).expect("the kernel tells");
-        let top = top.expect("there").to_owned();
-        let named = match top == Path::new("/") {
-            true => there("pods"),
-            false => Some(top),
-        };
-        assert_eq!(at("pods/a"), named);
-        assert_eq!(at("pods/b"), there("pods"), "it may be made");
+        let reach = |path: &Path| reach(&DirectoryPattern::of(path));
+        // A directory for temporary files may be a link.
+        let root = dir.path().canonicalize().expect("there");
+        let at = |path: &str| reach(&root.join(path));
+        std::fs::create_dir_all(root.join("pods/a")).expect("made");
+        std::os::unix::fs::symlink("pods/a", root.join("link")).expect("made");
+        let pods = Some(root.join("pods"));
+        assert_eq!(at("pods/*/nixl"), pods);
+        assert_eq!(at("pods/a"), pods);
+        assert_eq!(at("link"), pods);
+        assert_eq!(at("pods/b"), pods, "it may be made");
         assert_eq!(at("pods/b/nixl"), None);
         let of = |path: &str| reach(Path::new(path));
         assert_eq!(of("/var/tmp"), Some("/var/tmp".into()));
+        assert_eq!(of("/proc"), Some("/proc".into()), "not all of /");
         assert_eq!(of("/no-such-directory"), None, "not all of /");
         assert_eq!(of("/*/nixl"), None, "not all of /");
-        assert_eq!(
-            mount_point(Path::new("/proc/self/fd")).ok(),
-            Some(Some(Path::new("/proc")))
-        );
     }
 }

@@ -35,8 +35,7 @@ pub fn limit(config: &Config, before_limit: impl FnOnce()) -> Result<(), NotAllo
     let limited = become_user(account).and_then(|()| {
         before_limit();
         let needed = needed(getuid().as_raw(), config);
-        keep_only(&needed, &needed)?;
-        set_no_new_privs()
+        keep_only(&needed, &needed)
     });
     limited.map_err(|errno| {
         let _ = caps::set(None, CapSet::Effective, &before);
@@ -79,8 +78,7 @@ const OF_ANY_CONFIGURATION: [Capability; 8] = [
 /// # Errors
 /// The kernel does not allow it.
 pub fn suspend() -> Result<(), Errno> {
-    keep_only(&[], &OF_ANY_CONFIGURATION)?;
-    set_no_new_privs()
+    keep_only(&[], &OF_ANY_CONFIGURATION)
 }
 
 /// Runs a function with all capabilities in effect that the process may have.
@@ -155,8 +153,7 @@ pub fn spawn_with(kept: &[Capability], command: &mut Command) -> std::io::Result
 /// The kernel does not allow it.
 pub fn limit_worker() -> Result<(), Errno> {
     let kept = of_reader();
-    keep_only(&kept, &kept)?;
-    set_no_new_privs()
+    keep_only(&kept, &kept)
 }
 
 /// Gives up all capabilities but those that reading other processes needs, which each program that this process starts
@@ -180,7 +177,8 @@ fn pass_on(kept: &[Capability]) {
     }
 }
 
-/// Puts capabilities into effect, and gives up all but those of `kept` for good.
+/// Puts capabilities into effect, and gives up all but those of `kept` for good. No program that the process starts can
+/// have more.
 fn keep_only(effective: &[Capability], kept: &[Capability]) -> Result<(), Errno> {
     let had = permitted();
     let of_those = |all: &[Capability]| -> CapsHashSet {
@@ -191,7 +189,8 @@ fn keep_only(effective: &[Capability], kept: &[Capability]) -> Result<(), Errno>
     let dropped = caps::clear(None, CapSet::Inheritable)
         .and_then(|()| caps::set(None, CapSet::Effective, &of_those(effective)))
         .and_then(|()| caps::set(None, CapSet::Permitted, &of_those(kept)));
-    dropped.map_err(|_| Errno::EPERM)
+    dropped.map_err(|_| Errno::EPERM)?;
+    set_no_new_privs()
 }
 
 /// Returns the capabilities that the work needs (capabilities(7)): DAC_OVERRIDE to open another user's ring for
@@ -235,11 +234,7 @@ fn removes(config: &Config) -> bool {
 /// Returns the names of the effective capabilities as a text.
 #[must_use]
 pub fn in_force() -> String {
-    let effective = caps::read(None, CapSet::Effective).unwrap_or_default();
-    if effective.is_superset(&caps::runtime::thread_all_supported()) {
-        return "all capabilities".into();
-    }
-    names(effective)
+    names(caps::read(None, CapSet::Effective).unwrap_or_default())
 }
 
 /// Returns the names of capabilities as a text.
