@@ -107,7 +107,7 @@ impl Collector {
             places_taken: number(self.agents.places().total()),
             place_rejections: self.limits.rejections,
             directories: number(directories),
-            directories_left_out: left_out + number(self.scanner.served()),
+            directories_left_out: number(left_out + self.scanner.served()),
             missing_directories: number(missing),
             file_rejections: self.scanner.rejections(),
             cached_rejections: number(self.scanner.cached_rejections()),

@@ -53,24 +53,18 @@ pub struct Scanner {
     rejections: u64,
     /// Number of the last pass. A pass opens all directories again, since a path may lead to another directory now.
     pass_number: u64,
-    current_pass: Option<Pass>,
+    /// An unfinished pass, which later ticks continue.
+    current_pass: Option<Expansion>,
     /// `None`: a pass is due.
     next_pass: Option<Instant>,
     /// Number of directories that the last pass left out because of `max_directories`.
-    left_out: u32,
+    left_out: usize,
     /// Number of directories that the last pass left out because their file system may not answer.
     served: usize,
     /// Last cached rejection that was tested for a file that is gone. `None`: all were tested.
     cleanup_cursor: Option<Key>,
     /// True if the last scan had enough time for everything that was due.
     is_done: bool,
-}
-
-/// An unfinished pass, which later ticks continue.
-#[derive(Debug)]
-struct Pass {
-    expansion: Expansion,
-    left_out: u32,
 }
 
 impl Scanner {
@@ -119,7 +113,7 @@ impl Scanner {
     /// Returns three numbers: open directories, directories left out because of `max_directories`, and directories or
     /// patterns that cannot be opened.
     #[must_use]
-    pub fn directories(&self) -> (usize, u32, usize) {
+    pub fn directories(&self) -> (usize, usize, usize) {
         let all = self.directories.values();
         let open = all.filter(|watched| watched.fd.is_some()).count();
         (open, self.left_out, self.directories.len() - open)
@@ -266,39 +260,33 @@ impl Scanner {
         }
         let mut pass = self.current_pass.take().unwrap_or_else(|| {
             self.pass_number += 1;
-            Pass {
-                expansion: Expansion::new(self.config.clone()),
-                left_out: 0,
-            }
+            Expansion::new(self.config.clone())
         });
-        while let Some(step) = pass.expansion.next() {
+        while let Some(step) = pass.next() {
             if let Some((directory, owner)) = step {
-                pass.left_out += self.add_directory(directory, owner);
+                self.add_directory(directory, owner);
             }
             if Instant::now() >= end {
                 self.current_pass = Some(pass);
                 return false;
             }
         }
-        self.note_served(&pass.expansion.served);
-        self.end_pass(pass.left_out);
+        self.note_served(&pass.served);
+        self.end_pass(pass.found());
         self.next_pass = Some(now + PASS_INTERVAL);
         true
     }
 
-    /// Opens a directory that the pass found. Returns how many directories that the pass found `max_directories` leaves
-    /// no room for now: 1 if it is this one, or another one that made room.
-    fn add_directory(&mut self, directory: Directory, owner: Option<u32>) -> u32 {
-        let mut left_out = 0;
+    /// Opens a directory that the pass found, if there is room for it.
+    fn add_directory(&mut self, directory: Directory, owner: Option<u32>) {
         let path = directory.path.clone();
         let known = self.directories.get(&path);
         // The directory may have another owner now, or be another directory of the same name.
         if known.is_none_or(|known| known.directory != directory || known.owner != owner) {
             self.directories.remove(&path);
-            let Some(removed) = self.make_room(owner) else {
-                return 1;
-            };
-            left_out = removed;
+            if !self.make_room(owner) {
+                return;
+            }
             self.last_number += 1;
             let mut watched = Watched::default();
             (watched.directory, watched.owner, watched.number) =
@@ -309,33 +297,33 @@ impl Scanner {
             watched.reopen();
             watched.pass = self.pass_number;
         }
-        left_out
     }
 
-    /// Makes room for one more directory of this user, and removes another directory if necessary. Returns the number
-    /// of directories that were removed and that the pass has found already: it will not meet them again. `None`: there
-    /// is no room.
-    fn make_room(&mut self, owner: Option<u32>) -> Option<u32> {
-        let Some(owner) = owner else { return Some(0) };
+    /// Makes room for one more directory of this user, and removes another directory if necessary. Returns false if
+    /// there is no room.
+    fn make_room(&mut self, owner: Option<u32>) -> bool {
+        let Some(owner) = owner else { return true };
         let most = self.config.max_directories;
         let owners = self.directories.values().filter_map(|known| known.owner);
         let counts: Counts = owners.collect();
         if counts.total() < most {
-            return Some(0);
+            return true;
         }
-        let greediest = counts.giver(owner)?;
+        let Some(greediest) = counts.giver(owner) else {
+            return false;
+        };
         let all = self.directories.values();
-        let newest = all
-            .filter(|watched| watched.owner == Some(greediest))
-            .max_by_key(|watched| watched.number)?;
+        let theirs = all.filter(|watched| watched.owner == Some(greediest));
+        let Some(newest) = theirs.max_by_key(|watched| watched.number) else {
+            return false;
+        };
         let path = newest.directory.path.clone();
         let _about = log::about(Some(greediest));
         tracing::warn!(
             "{}: no longer scanned: max_directories ({most}) is reached and uid {greediest} has the most directories; raise it in nixl.conf",
             log::shown(&path),
         );
-        let removed = self.directories.remove(&path)?;
-        Some(u32::from(removed.pass == self.pass_number))
+        self.directories.remove(&path).is_some()
     }
 
     /// Logs directories that are left out since their file system may not answer, if there was none before.
@@ -352,8 +340,11 @@ impl Scanner {
         self.served = served.len();
     }
 
-    /// Removes the directories that the pass did not find.
-    fn end_pass(&mut self, left_out: u32) {
+    /// Removes the directories that the pass did not find. `found` is the number of those that it did.
+    fn end_pass(&mut self, found: usize) {
+        self.directories
+            .retain(|_, watched| watched.pass == self.pass_number);
+        let left_out = found - self.directories.len();
         if left_out > 0 && self.left_out == 0 {
             let _about = log::about(None);
             tracing::warn!(
@@ -363,8 +354,6 @@ impl Scanner {
         }
         self.left_out = left_out;
         self.cleanup_cursor.get_or_insert_default();
-        self.directories
-            .retain(|_, watched| watched.pass == self.pass_number);
     }
 }
 

@@ -141,6 +141,12 @@ impl Expansion {
         })
     }
 
+    /// Number of directories that were returned.
+    #[must_use]
+    pub fn found(&self) -> usize {
+        self.found_paths.len()
+    }
+
     /// Returns a directory with all its kinds of files; `None` if it was returned before.
     fn emit(&mut self, path: PathBuf, owner: Option<u32>) -> Option<Expanded> {
         if !self.found_paths.insert(path.clone()) {
