@@ -12,42 +12,31 @@ pub const MAX_NAMED: usize = 8;
 
 /// Processes, at least two, that each have mapped one ring for writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sharers {
-    /// Those that started first, at most [`MAX_NAMED`].
-    first: Vec<ProcessId>,
-    /// Number of the others.
-    more: usize,
-}
+pub struct Sharers(Vec<ProcessId>);
 
 impl Sharers {
     /// Returns those of the processes that have mapped the ring themselves; `None` if there are fewer than two.
     #[must_use]
     pub fn of(processes: &[&MappingProcess]) -> Option<Self> {
         let all = openers(processes).into_iter();
-        let mut first = Vec::from_iter(all.map(|process| process.id));
-        if first.len() < 2 {
-            return None;
-        }
-        let more = first.len().saturating_sub(MAX_NAMED);
-        first.truncate(MAX_NAMED);
-        Some(Self { first, more })
+        let all = Vec::from_iter(all.map(|process| process.id));
+        (all.len() > 1).then_some(Self(all))
     }
 
-    /// Returns those of the processes that are named.
+    /// Returns those of the processes that are named: the ones that started first, at most [`MAX_NAMED`].
     #[must_use]
     pub fn named(&self) -> &[ProcessId] {
-        &self.first
+        &self.0[..self.0.len().min(MAX_NAMED)]
     }
 }
 
 impl Display for Sharers {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let pids = self.first.iter().map(|process| process.pid.to_string());
-        let pids = Vec::from_iter(pids).join(", ");
-        let count = self.first.len() + self.more;
+        let pids = self.named().iter().map(|process| process.pid.to_string());
+        let (pids, count) = (Vec::from_iter(pids).join(", "), self.0.len());
         write!(f, "{count} processes can write this ring: pid {pids}")?;
-        if self.more > 0 {
-            write!(f, " and {} more", self.more)?;
+        if count > MAX_NAMED {
+            write!(f, " and {} more", count - MAX_NAMED)?;
         }
         f.write_str(
             "; several agents corrupt it, so that events are lost or counted wrongly: give each process an agent name or a directory \
