@@ -86,13 +86,6 @@ pub(super) fn owners<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<u
     let (mut uids, mut names) = (Vec::new(), Vec::new());
     for owner in &owners {
         match owner {
-            // What chown(2) takes for no change.
-            UserNameOrId::Id(u32::MAX) => {
-                return Err(D::Error::custom(format_args!(
-                    "{} is not a user id; write ids below it, or user names in quotes",
-                    u32::MAX
-                )));
-            }
             UserNameOrId::Id(uid) => uids.push(*uid),
             UserNameOrId::Name(name) => names.push(name.as_str()),
         }
