@@ -3,7 +3,6 @@
 //! `pmdanixl --check`: prints what the daemon would do with each file. Needs no pmcd and consumes no event.
 
 use crate::base::file::FileId;
-use crate::base::per_user::Counts;
 use crate::base::text;
 use crate::check::output::Output;
 use crate::check::seen::Seen;
@@ -72,9 +71,6 @@ impl Level {
 struct Line {
     level: Level,
     text: String,
-    /// Owner of a file that `max_agents` must have room for: it has a writer or events. Then true if the daemon reads
-    /// it.
-    place: Option<(u32, bool)>,
 }
 
 /// Result of the check, for its last line and the exit status, and what the lines of files depend on.
@@ -86,6 +82,8 @@ pub struct Summary {
     pub stores: usize,
     /// Files that would be rejected for another reason.
     pub rejected: usize,
+    /// Rings and stores that `max_agents` must have room for: they have a writer or events.
+    wanted: usize,
     /// Lines that begin with `problem: `.
     pub problems: usize,
     /// Files of the size of a ring or store that belong to users outside `owners`.
@@ -235,7 +233,7 @@ fn scan(
         let path = found.directory.path.clone();
         files.entry(path).or_default().push(found);
     }
-    let (mut directories, mut lines) = (Vec::new(), Vec::new());
+    let mut directories = Vec::new();
     for (directory, _) in found {
         let error = directory.open().err();
         // max_directories was reached before this directory.
@@ -248,22 +246,25 @@ fn scan(
         of_directory.extend(error.map(|errno| Line {
             level: Level::Problem,
             text: format!("cannot be scanned: {}", directory::open_error(errno)),
-            ..Line::default()
         }));
+        writeln!(out, "directory {}", text::printable(&directory.path))?;
+        for Line { level, text } in of_directory {
+            summary.problems += usize::from(level == Level::Problem);
+            writeln!(out, "  {}{text}", level.prefix())?;
+        }
         directories.push(directory);
-        lines.push(of_directory);
     }
     let limit = AgentLimit {
         places: room.rings,
         max_agents: config.max_agents,
     };
-    reject_beyond(limit, lines.iter_mut().flatten());
-    for (directory, lines) in directories.iter().zip(&lines) {
-        writeln!(out, "directory {}", text::printable(&directory.path))?;
-        for Line { level, text, .. } in lines {
-            summary.problems += usize::from(*level == Level::Problem);
-            writeln!(out, "  {}{text}", level.prefix())?;
-        }
+    if summary.wanted > limit.places {
+        let problem = format!(
+            "{} rings and stores need room, and {limit}, so that some are not read; {}",
+            summary.wanted,
+            limit.remedy()
+        );
+        summary.problem(out, problem)?;
     }
     if directories.is_empty() {
         let problem = "telemetry_dir and multiproc_dir match no directory; make one, or correct the patterns in nixl.conf";
@@ -278,33 +279,6 @@ fn scan(
         summary.problem(out, problem)?;
     }
     Ok(directories)
-}
-
-/// Marks the files that the daemon has no place for, or would have none for. As in `agents::eviction`, the newest of
-/// the user with the most makes room.
-fn reject_beyond<'a>(limit: AgentLimit, lines: impl Iterator<Item = &'a mut Line>) {
-    let mut wanted: Vec<_> = lines.filter_map(|line| Some((line.place?, line))).collect();
-    let count = wanted.len();
-    // The daemon has found these first.
-    wanted.sort_by_key(|((_, is_read), _)| !is_read);
-    let (mut places, mut taken) = (Counts::default(), Vec::new());
-    for ((owner, is_read), line) in wanted {
-        places.change(owner, 0, 1);
-        taken.push((owner, is_read, line));
-        if taken.len() > limit.places {
-            let most = places.most();
-            let newest = taken.iter().rposition(|taken| places.of(taken.0) == most);
-            let (owner, is_read, line) = taken.remove(newest.unwrap_or_default());
-            places.change(owner, 1, 0);
-            let rejection = Rejection::TooMany { limit };
-            let what = match is_read {
-                true => "left out after a reload",
-                false => "rejected",
-            };
-            line.level = Level::Problem;
-            line.text += &format!("; {what}: {rejection}, {count} files need room");
-        }
-    }
 }
 
 /// Returns the name of a file for its line. A name that begins like a problem or a warning is quoted.

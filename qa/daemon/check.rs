@@ -131,51 +131,16 @@ fn full_ring_is_a_problem_and_without_a_daemon_a_warning() {
 }
 
 #[test]
-fn rings_beyond_max_agents_are_named_with_and_without_a_daemon() {
-    needs_root();
+fn rings_beyond_max_agents_are_a_problem() {
     let home = Home::new();
     let _rings = ["a", "b", "c", "d"].map(|name| ring(&home, name, 1));
-    chown(home.ring("d"), Some(4242), None).expect("root");
     home.set("max_agents = 4");
     let (status, said) = check(&home);
-    assert!(status == Some(0) && !said.contains("rejected: "), "{said}");
+    assert!(status == Some(0) && !said.contains("need room"), "{said}");
     home.set("max_agents = 2");
-    let are_named_but = |read: &[String]| {
-        let (status, said) = check(&home);
-        let why = "; rejected: max_agents (2) is reached; raise max_agents in nixl.conf, 4 files need room";
-        for name in ["a", "b", "c", "d"] {
-            let line = line(&said, name);
-            let begin = format!("  problem: {name}: ring v4, 16 slots, ");
-            let is_named = line.starts_with(&begin) && line.ends_with(why);
-            assert_eq!(is_named, !read.contains(&name.into()), "{name}: {said}");
-        }
-        assert!(status == Some(1) && said.contains(" 2 problems"), "{said}");
-    };
-    // The newest ring of the user with most makes room for that of the other user.
-    are_named_but(&["a".into(), "d".into()]);
-    let mut link = Link::open(&home);
-    // Of two rings that were found at once, the daemon keeps either.
-    let read = wait_for("each user has an agent", || {
-        let read: Vec<String> = link.values("transfer.tx_bytes").ok()?.into_keys().collect();
-        (read.len() == 2 && read.contains(&"d".into())).then_some(read)
-    });
-    are_named_but(&read);
-    assert!(link.end().success());
-    // A limit that the daemon has not read.
-    home.set("max_agents = 4");
-    let mut link = Link::open(&home);
-    wait_for("all agents are shown", || {
-        let values = link.values("transfer.tx_bytes").ok()?;
-        (values.len() == 4).then_some(())
-    });
-    home.set("max_agents = 2");
-    let (_, said) = check(&home);
-    let why = "; left out after a reload: max_agents (2) is reached";
-    assert!(
-        said.matches(why).count() == 2 && !said.contains("rejected: "),
-        "{said}"
-    );
-    assert!(link.end().success());
+    let (status, said) = check(&home);
+    let problem = "problem: 4 rings and stores need room, and max_agents (2) is reached, so that some are not read; raise max_agents in nixl.conf\n";
+    assert!(status == Some(1) && said.contains(problem), "{said}");
 }
 
 #[test]
@@ -209,9 +174,10 @@ fn few_descriptors_leave_room_and_reasons_for_100_rings() {
     assert!(!log.contains("EMFILE"), "{log}");
     // The limit of --check itself is another.
     let (status, said) = check(&home);
-    let (rejected, warning) = (said.matches(why).count(), format!("warning: {limit}"));
+    let problem = "problem: 100 rings and stores need room, and the limit of open files leaves room for 30 agents";
+    let warning = format!("warning: {limit}");
     assert!(
-        status == Some(1) && rejected == names.len() - ROOM && said.contains(&warning),
+        status == Some(1) && said.contains(problem) && said.contains(&warning),
         "{said}"
     );
     assert!(link.end().success());
@@ -273,7 +239,7 @@ fn check_is_not_ended_by_a_signal_of_a_lease_or_limit() {
 }
 
 #[test]
-fn processes_that_are_not_visible_have_a_cause_and_a_remedy() {
+fn processes_that_are_not_visible_have_a_remedy() {
     needs_root();
     let home = Home::new();
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
@@ -297,33 +263,18 @@ fn processes_that_are_not_visible_have_a_cause_and_a_remedy() {
         let process = fs::metadata(format!("/proc/{}", of_another_user.id())).ok()?;
         (process.uid() == 65534).then_some(())
     });
-    let expected = [
-        (
-            "unshare --pid --fork --mount-proc",
-            "those outside of this container ",
-            "--pid=host)",
-        ),
-        (
-            "setpriv --reuid=65534 --clear-groups",
-            "those of other users may not be read; ",
-            "run as root",
-        ),
+    let all = [
+        "unshare --pid --fork --mount-proc",
+        "setpriv --reuid=65534 --clear-groups",
         // CAP_PERFMON and CAP_SYS_ADMIN are enough for newer kernels.
-        (
-            "setpriv --bounding-set=-sys_ptrace,-perfmon,-sys_admin --",
-            "some may not be read without CAP_SYS_PTRACE; ",
-            "--cap-add SYS_PTRACE)",
-        ),
+        "setpriv --bounding-set=-sys_ptrace,-perfmon,-sys_admin --",
     ];
-    let notes = expected.map(|(within, _, _)| note(within));
+    let notes = all.map(note);
     let with_all_rights = note("");
     of_another_user.kill().expect("it runs");
     of_another_user.wait().expect("our child");
-    for ((within, cause, remedy), note) in expected.iter().zip(notes) {
-        assert!(
-            note.starts_with(cause) && note.ends_with(remedy),
-            "{within}: {note}"
-        );
+    for (within, note) in all.iter().zip(notes) {
+        assert!(note.starts_with("run this as root "), "{within}: {note}");
     }
     if support::sees_all_processes() {
         assert_eq!(with_all_rights, "");

@@ -9,7 +9,7 @@ use crate::check::seen::Seen;
 use crate::check::{WARNING, as_root};
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
-use crate::config::{self, Config, ENVIRONMENT_VARIABLES, Environment};
+use crate::config::{Config, ENVIRONMENT_VARIABLES, Environment};
 use crate::journal;
 use crate::observer::examination::DaemonReading;
 use crate::shm;
@@ -71,10 +71,9 @@ pub fn lines(
         ENVIRONMENT_VARIABLES.map(|name| std::env::var_os(name).filter(|value| !value.is_empty()));
     let username = options.username.as_deref();
     let mut warnings = differences([file_of_daemon, path], [&its, &ours], username, config);
-    let with = match (warnings.is_empty(), its == ours) {
-        (true, true) => "the same configuration file, environment and user",
-        (true, false) => "the same configuration file, directories and user",
-        (false, _) => "another configuration",
+    let with = match warnings.is_empty() {
+        true => "the same configuration file, environment and user",
+        false => "another configuration",
     };
     let config_read = journal::config_read(&file).unwrap_or_default();
     warnings.extend(outdated_warning(file_of_daemon, config_read));
@@ -127,20 +126,10 @@ fn differences(
     let [its_file, file] = files.map(|path| path.canonicalize().unwrap_or_else(|_| path.into()));
     let [its_file, file] = [&its_file, &file].map(|path| Some(path.as_os_str()));
     compare("configuration file (-c)", its_file, file);
-    // The file of one may name the directory that the environment of the other has.
-    let its_config = config::load(files[0], true, variables[0]).map(|loaded| loaded.config);
-    let its_config = its_config.as_ref().ok();
     for (index, variable) in ENVIRONMENT_VARIABLES.iter().enumerate() {
-        let directories = |config: &Config| match index {
-            0 => config.telemetry_dir.clone(),
-            _ => config.multiproc_dir.clone(),
-        };
-        let [its, ours] = [its_config, config].map(|config| config.map(directories));
-        if its.is_none() || its != ours {
-            let what = format!("{variable} of the environment, which overrides the file");
-            let [its, ours] = variables.map(|values| values[index].as_deref());
-            compare(&what, its, ours);
-        }
+        let what = format!("{variable} of the environment, which overrides the file");
+        let [its, ours] = variables.map(|values| values[index].as_deref());
+        compare(&what, its, ours);
     }
     if let (Some(its), Some(config)) = (username, config) {
         let ours = config
@@ -181,8 +170,6 @@ mod tests {
                     "NIXL_TELEMETRY_DIR of the environment, which overrides the file: the daemon has /rings, and this check has /other; ",
                 ),
             ),
-            // The default of the file.
-            ([a, a], Some("/var/tmp/"), None, None, None),
             (
                 [a, a],
                 None,

@@ -21,7 +21,7 @@ pub fn describe(opened: &Opened, path: &Path, summary: &mut Summary, line: &mut 
         Opened::Ring(candidate) => candidate.facts,
         Opened::Store(candidate) => candidate.facts,
     };
-    let FileFacts { id, uid, .. } = facts;
+    let FileFacts { id, .. } = facts;
     if !summary.counted.insert(id) {
         return line.text += "the same file by another path";
     }
@@ -62,7 +62,7 @@ pub fn describe(opened: &Opened, path: &Path, summary: &mut Summary, line: &mut 
             describe_store(candidate, &written, &mut line.text)
         }
     };
-    line.place = is_wanted.then_some((uid, !readers.is_empty()));
+    summary.wanted += usize::from(is_wanted);
 }
 
 /// Describes a store, such as `store of agent "worker", 18 bounds, local rank "0", written by pid 4242 (python3) user

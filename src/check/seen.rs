@@ -107,7 +107,6 @@ impl Seen {
             Response::Done(Kind::Scan | Kind::Examination, end) => {
                 self.stalled.extend(end.stalled);
                 self.process_scan.is_complete &= end.is_complete;
-                self.process_scan.has_unreadable |= end.has_unreadable;
             }
             _ => {}
         }

@@ -12,12 +12,8 @@ use crate::discovery::directory::Directory;
 use crate::observer::examination::NixlReading;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
-use crate::procfs::process::sees_host;
-use crate::procfs::process_scan::ProcessScan;
 use nix::sys::stat::stat;
-use nix::unistd::geteuid;
 use std::io::{self, Write};
-use std::path::Path;
 
 /// Prints the processes that write to none of the rings and stores, each with the probable reason. Returns their
 /// number.
@@ -47,8 +43,7 @@ pub fn report(
     if !seen.process_scan.is_complete {
         writeln!(
             out,
-            "note: not all processes can be examined for NIXL: {}",
-            why_hidden(&seen.process_scan)
+            "note: not all processes can be examined for NIXL: run this as root on the host, or in its PID namespace and with CAP_SYS_PTRACE (docker run --pid=host --cap-add SYS_PTRACE); if it does, a process blocks, or too many have one file mapped: run it again"
         )?;
     }
     Ok(silent.len())
@@ -72,7 +67,7 @@ fn reason(process: &NixlReading, directories: &[Directory]) -> String {
 }
 
 fn advice(process: &NixlReading, environ: &Environ, directories: &[Directory]) -> String {
-    let mut faults = telemetry::faults(environ, process.is_vllm, |path, stores| {
+    let mut faults = telemetry::faults(environ, |path, stores| {
         // A path in a container is not a path of the host.
         let its_id = process.directories[usize::from(stores)];
         let known = |directory: &Directory| {
@@ -91,25 +86,4 @@ fn advice(process: &NixlReading, environ: &Environ, directories: &[Directory]) -
             .into();
     }
     faults.join("; ")
-}
-
-/// Returns why a process scan is not complete, and the remedy.
-fn why_hidden(process_scan: &ProcessScan) -> &'static str {
-    if process_scan.has_unreadable {
-        match geteuid().is_root() {
-            true => {
-                "some may not be read without CAP_SYS_PTRACE; give it to the container (docker run --cap-add SYS_PTRACE)"
-            }
-            false => "those of other users may not be read; run as root",
-        }
-    } else if !Path::new("/proc/1").exists() {
-        match geteuid().is_root() {
-            true => "/proc has no process 1; mount proc(5) there, without hidepid",
-            false => "/proc hides those of other users (hidepid); run as root",
-        }
-    } else if !sees_host() {
-        "those outside of this container are not visible; if NIXL runs outside of it too, run this on the host or in its PID namespace (docker run --pid=host)"
-    } else {
-        "a process blocks, or too many have one file mapped; run this again"
-    }
 }

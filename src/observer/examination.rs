@@ -7,8 +7,7 @@ use crate::base::text;
 use crate::observer::protocol::Answer;
 use crate::observer::{sockets, version};
 use crate::procfs::ancestors;
-use crate::procfs::facts::Facts;
-use crate::procfs::facts::command::MAX_CMDLINE;
+use crate::procfs::facts::command::{CommandLine, MAX_CMDLINE};
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
 use crate::procfs::process::{ProcessId, own_namespace};
@@ -83,8 +82,6 @@ pub struct NixlReading {
     pub version: Option<String>,
     /// Process title or program name, without arguments.
     pub command: String,
-    /// True if it is vLLM's.
-    pub is_vllm: bool,
     /// Environment of the process or of its nearest ancestor with a readable one, and the process id of that process.
     pub environment: Option<(u32, Environ)>,
     /// The directories of [`telemetry::directories`] in that environment, as far as the process has them.
@@ -142,9 +139,9 @@ impl NixlReading {
         may_read: &mut dyn FnMut(ProcessId) -> bool,
     ) -> io::Result<Self> {
         let directory = open(found.id, may_read)?;
-        let facts = Facts::of_process(&directory, may_read).ok_or(Errno::ESRCH)?;
-        let command = match facts.get("command") {
-            Some(command) => command.to_owned(),
+        let line = directory.read("cmdline", MAX_CMDLINE)?;
+        let command = match CommandLine::parse(&line).and_then(|line| line.shown()) {
+            Some(command) => command,
             None => {
                 // The command line is empty, because the process has overwritten it.
                 let comm = directory.read("comm", MAX_COMMAND)?;
@@ -170,7 +167,6 @@ impl NixlReading {
             version: library.and_then(|library| version::of_library(&directory, library)),
             found: found.clone(),
             command,
-            is_vllm: facts.get("engine") == Some("vllm"),
             directories: named.map(|path| file_id(&directory, Path::new(path?)).ok()),
             environment,
             is_in_other_namespace: its != ours,

@@ -109,8 +109,6 @@ pub struct End {
     pub is_complete: bool,
     /// True if processes were left out for now: those of their users had taken too much time, or are being waited for.
     pub is_cut: bool,
-    /// Of a process scan: true if there is no permission to read a process that is visible.
-    pub has_unreadable: bool,
     /// Processes that have not answered yet, or for which killed workers still wait.
     pub stalled: Vec<u32>,
     /// Time from the request.

@@ -349,11 +349,8 @@ impl Supervisor {
             (Answer::Unread(why), Order::Scan(pid)) => {
                 // A process that may not be read may have anything mapped. The host's init process is not an agent, and
                 // some kernels deny access to it.
-                let is_denied = matches!(why, Unread::Denied(_));
-                let is_init = *pid == INIT_PID && is_denied;
-                let end = &mut self.job(Kind::Scan).end;
-                end.is_complete &= why == Unread::Ended || is_init;
-                end.has_unreadable |= is_denied && !is_init;
+                let is_init = *pid == INIT_PID && matches!(why, Unread::Denied(_));
+                self.job(Kind::Scan).end.is_complete &= why == Unread::Ended || is_init;
                 return;
             }
             (Answer::Unread(why), Order::Sockets(request)) => match why {

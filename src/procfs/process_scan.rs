@@ -100,8 +100,6 @@ pub struct ProcessScan {
     pub is_complete: bool,
     /// True if processes were left out that another scan will read.
     pub is_cut: bool,
-    /// True if there is no permission to read a process that is visible.
-    pub has_unreadable: bool,
 }
 
 impl ProcessScan {

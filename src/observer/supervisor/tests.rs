@@ -332,14 +332,14 @@ fn with_8_workers_that_wait_no_other_one_is_started() {
 #[test]
 fn process_scan_is_complete_if_all_that_run_were_read() {
     let denied = || Unread::Denied("EACCES".into());
-    for (pid, why, is_complete, has_unreadable) in [
-        (7, Unread::Ended, true, false),
-        (7, denied(), false, true),
+    for (pid, why, is_complete) in [
+        (7, Unread::Ended, true),
+        (7, denied(), false),
         // Some kernels deny access to the host's init process, which is not an agent.
-        (INIT_PID, denied(), true, false),
-        (INIT_PID, Unread::Skipped, false, false),
-        (7, Unread::Skipped, false, false),
-        (7, Unread::Failed("EIO".into()), false, false),
+        (INIT_PID, denied(), true),
+        (INIT_PID, Unread::Skipped, false),
+        (7, Unread::Skipped, false),
+        (7, Unread::Failed("EIO".into()), false),
     ] {
         let mut supervisor = Supervisor::new("/none".into());
         supervisor.job(Kind::Scan).end.is_complete = true;
@@ -350,9 +350,8 @@ fn process_scan_is_complete_if_all_that_run_were_read() {
             is_sought: false,
         };
         supervisor.respond(&queued, Answer::Unread(why.clone()));
-        let end = &supervisor.job(Kind::Scan).end;
-        let found = (end.is_complete, end.has_unreadable);
-        assert_eq!(found, (is_complete, has_unreadable), "{pid} {why:?}");
+        let found = supervisor.job(Kind::Scan).end.is_complete;
+        assert_eq!(found, is_complete, "{pid} {why:?}");
         assert_eq!(supervisor.responses, []);
     }
 }

@@ -18,26 +18,17 @@ pub fn directories(environ: &Environ) -> [Option<&str>; 2] {
     [RINGS, STORES].map(|name| environ.get(name).filter(|value| !value.is_empty()))
 }
 
-/// Returns what to change so that the telemetry of the process is found. `is_vllm` is true if the process is vLLM's:
-/// vLLM switches telemetry on (`capture_telemetry`), which is enough for NIXL 1.4 and later. `is_scanned` returns true
-/// if a directory is scanned for rings or, with `true`, for stores.
+/// Returns what to change so that the telemetry of the process is found. `is_scanned` returns true if a directory is
+/// scanned for rings or, with `true`, for stores.
 #[must_use]
-pub fn faults(
-    environ: &Environ,
-    is_vllm: bool,
-    is_scanned: impl Fn(&Path, bool) -> bool,
-) -> Vec<String> {
+pub fn faults(environ: &Environ, is_scanned: impl Fn(&Path, bool) -> bool) -> Vec<String> {
     let off = match environ.get(ENABLE) {
         Some(value) if is_yes(value) => None,
         Some(value) => Some(format!("{ENABLE} is {value:?}: set it to y")),
-        None => {
-            let who = if is_vllm {
-                ", which NIXL before 1.4 needs"
-            } else {
-                ""
-            };
-            Some(format!("{ENABLE} is not set: set it to y{who}"))
-        }
+        // vLLM switches telemetry on (`capture_telemetry`).
+        None => Some(format!(
+            "{ENABLE} is not set: set it to y, which vLLM with NIXL 1.4 or later does not need"
+        )),
     };
     let [rings, stores] = directories(environ);
     let ((variable, key, value), holds_stores) = match environ.get(EXPORTER) {
@@ -81,36 +72,16 @@ mod tests {
     }
 
     fn faults(environ: &[u8]) -> Vec<String> {
-        faults_if(false, environ)
-    }
-
-    fn faults_if(is_vllm: bool, environ: &[u8]) -> Vec<String> {
         let environ = read(environ).expect("memory can be read");
-        super::faults(&environ, is_vllm, |directory, stores| {
+        super::faults(&environ, |directory, stores| {
             directory == Path::new(if stores { "/run/mp" } else { "/run/nixl" })
         })
     }
 
     #[test]
-    fn missing_enable_of_vllm_has_the_release_that_needs_it() {
-        let directory = b"NIXL_TELEMETRY_DIR=/run/nixl\0";
-        assert_eq!(
-            faults_if(true, directory),
-            ["NIXL_TELEMETRY_ENABLE is not set: set it to y, which NIXL before 1.4 needs"]
-        );
-        let vetoed = b"NIXL_TELEMETRY_ENABLE=n\0NIXL_TELEMETRY_DIR=/run/nixl\0";
-        for is_vllm in [true, false] {
-            assert_eq!(
-                faults_if(is_vllm, vetoed),
-                ["NIXL_TELEMETRY_ENABLE is \"n\": set it to y"]
-            );
-        }
-    }
-
-    #[test]
     fn missing_variable_is_named_with_its_remedy() {
         let no_directory = "NIXL_TELEMETRY_DIR is not set: set it to a directory of telemetry_dir";
-        let off = "NIXL_TELEMETRY_ENABLE is not set: set it to y";
+        let off = "NIXL_TELEMETRY_ENABLE is not set: set it to y, which vLLM with NIXL 1.4 or later does not need";
         assert_eq!(faults(b"PATH=/bin\0"), [off, no_directory]);
         assert_eq!(
             faults(b"NIXL_TELEMETRY_ENABLE=n\0NIXL_TELEMETRY_DIR=/run/nixl\0"),
