@@ -47,7 +47,6 @@ mod file_removal;
 mod limits;
 mod names;
 mod new_names;
-mod notices;
 mod process_scans;
 mod records;
 mod reload;

@@ -4,7 +4,6 @@
 
 use super::Collector;
 use super::names::name_of;
-use super::notices::{NoticeKind, Notices};
 use super::stores::CountedStores;
 use crate::agents::AgentKey;
 use crate::base::clock::Now;
@@ -47,8 +46,6 @@ pub(super) struct Candidates {
     pub counted_stores: CountedStores,
     /// When the wait ends, even if the first scan has not.
     first_scan_ends: Option<Instant>,
-    /// Log lines about the files that this scan has attached.
-    pub notices: Notices,
     /// True once a scan has found everything. Before that, an agent without a source may still have a file.
     pub all_found: bool,
 }
@@ -95,11 +92,7 @@ impl Collector {
                 break;
             }
         }
-        let is_done = self.candidates.queue.is_empty() && self.scanner.is_done();
-        if is_done {
-            self.candidates.notices.end_scan();
-        }
-        is_done
+        self.candidates.queue.is_empty() && self.scanner.is_done()
     }
 
     /// Returns the next file to be attached. At the end of the first scan these are the stores that have waited for it,
@@ -197,26 +190,11 @@ impl Collector {
             }
             Mode::Observe(_) => "; observe is on, so it is not drained or counted".into(),
         };
-        let uid = found.facts.uid;
-        let kind = match is_drained {
-            true => NoticeKind::Attached,
-            false => NoticeKind::NotDrained,
-        };
-        let notices = &mut self.candidates.notices;
-        notices.log(
-            uid,
-            kind,
-            format_args!(
-                "agent {instance}: ring {version}, {capacity} slots, {pending} pending, {path}{how}"
-            ),
+        tracing::info!(
+            "agent {instance}: ring {version}, {capacity} slots, {pending} pending, {path}{how}"
         );
         if pending + 1 == capacity {
-            let full = "its ring was full, and NIXL may have dropped events";
-            notices.log(
-                uid,
-                NoticeKind::Full,
-                format_args!("agent {instance}: {full}"),
-            );
+            tracing::warn!("agent {instance}: its ring was full, and NIXL may have dropped events");
         }
         // An empty ring without a process publishes no agent; its agent may return.
         let is_visible = pending > 0 || !source.file.liveness.has_no_holder();

@@ -8,7 +8,6 @@
 
 use super::Collector;
 use super::names::name_of;
-use super::notices::NoticeKind;
 use crate::agents::{Agent, AgentKey};
 use crate::discovery::scan::Found;
 use crate::error::Rejection;
@@ -285,16 +284,12 @@ impl Collector {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        self.candidates.notices.log(
-            agent.name.owner,
-            NoticeKind::Attached,
-            format_args!(
-                "agent {}: store of process {}, agent {} in it, {}",
-                agent.name.instance,
-                store.description.pid,
-                store.description.instance,
-                log::shown(&store.source.file.path)
-            ),
+        tracing::info!(
+            "agent {}: store of process {}, agent {} in it, {}",
+            agent.name.instance,
+            store.description.pid,
+            store.description.instance,
+            log::shown(&store.source.file.path)
         );
         agent.sources.push(store.source);
         if !observes {
