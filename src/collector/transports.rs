@@ -140,7 +140,7 @@ done
         let stalled = Response::Stalled(Stalled {
             kind: Kind::Sockets,
             process: Some((id, Group::User(4242))),
-            uid: Some(4242),
+            uid: 4242,
             blocked: 1,
         });
         write(&path("sockets"), &[stalled, done(Kind::Sockets)]);

@@ -3,9 +3,9 @@
 //! The daemon's side of the observer. Waits for its responses no longer than it is told to, and for its end 0.1 s.
 
 use crate::log;
-use crate::observer::link::{END_TIME, Link};
+use crate::observer::link::Link;
 use crate::observer::protocol::{Kind, Request, Response, Stalled};
-use crate::observer::workers::{MAX_BLOCKED, ending};
+use crate::observer::workers::MAX_BLOCKED;
 use crate::rights::privilege;
 use caps::Capability;
 use std::io;
@@ -88,15 +88,10 @@ impl Observer {
         let Some(link) = self.link.take() else {
             return;
         };
-        let mut child = link.close();
-        match child.wait(END_TIME) {
-            Some(status) => {
-                let status = ending(status);
-                tracing::error!("observer: has ended ({status}); {CONSEQUENCE}");
-            }
+        match link.close().end() {
+            Some(status) => tracing::error!("observer: has ended ({status}); {CONSEQUENCE}"),
             None => tracing::error!("observer: cannot be used: {err}; {CONSEQUENCE}"),
         }
-        child.kill();
     }
 }
 
@@ -104,17 +99,14 @@ impl Drop for Observer {
     fn drop(&mut self) {
         if let Some(link) = self.link.take() {
             // It ends with its pipes.
-            let mut child = link.close();
-            if child.wait(END_TIME).is_none() {
-                child.kill();
-            }
+            link.close().end();
         }
     }
 }
 
 /// Logs which process has stalled a worker.
 fn log_stalled(stalled: &Stalled) {
-    let _about = log::about(stalled.uid);
+    let _about = log::about(Some(stalled.uid));
     let blocked = stalled.blocked;
     let what = match stalled.kind {
         Kind::Sockets => "sockets",

@@ -190,14 +190,6 @@ impl FairQueue {
         self.queues.values().any(|queue| !queue.is_empty())
     }
 
-    /// Takes a process back that could not be read.
-    pub fn put_back(&mut self, queued: QueuedOrder) {
-        self.queues
-            .entry(queued.uid)
-            .or_default()
-            .push_front(queued);
-    }
-
     /// Notes that the reading of a process has taken this time. A late one was set aside before, maybe in an earlier
     /// request.
     pub fn note(&mut self, queued: &QueuedOrder, time: Duration, is_late: bool) {

@@ -2,7 +2,6 @@
 
 //! Link to a child process that reads and writes lines of JSON. Never waits for it.
 
-use crate::procfs::process;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -23,7 +22,7 @@ const PIPE_LEN: i32 = 1 << 20;
 const MAX_MESSAGE: usize = 1 << 24;
 
 /// Time in which a child whose pipes are closed ends.
-pub const END_TIME: Duration = Duration::from_millis(100);
+const END_TIME: Duration = Duration::from_millis(100);
 
 /// A child process that gets messages `S` and returns messages `R`.
 #[derive(Debug)]
@@ -187,9 +186,9 @@ impl<S: Serialize, R: DeserializeOwned> Link<S, R> {
         self.child.id()
     }
 
-    /// True if the child is stopped by a signal.
-    pub fn is_stopped(&self) -> bool {
-        process::is_stopped(self.child.id())
+    /// True until the child has ended.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Closes the pipes, which ends a child that reads them.
@@ -233,14 +232,23 @@ impl Closed {
         }
     }
 
+    /// Returns how the child has ended. Kills it if it has not within 0.1 s.
+    pub fn end(mut self) -> Option<ExitStatus> {
+        let status = self.wait();
+        if status.is_none() {
+            self.kill();
+        }
+        status
+    }
+
     /// True until the child has ended.
     pub fn is_running(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
 
-    /// Returns how the child has ended, once it has within a time.
-    pub fn wait(&mut self, time: Duration) -> Option<ExitStatus> {
-        let end = Instant::now() + time;
+    /// Waits for the end of the child for 0.1 s, and returns how it has ended.
+    pub fn wait(&mut self) -> Option<ExitStatus> {
+        let end = Instant::now() + END_TIME;
         loop {
             match self.0.try_wait() {
                 Ok(None) if Instant::now() < end => thread::sleep(Duration::from_millis(1)),

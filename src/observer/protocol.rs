@@ -126,8 +126,8 @@ pub struct Stalled {
     pub kind: Kind,
     /// The process. `None`: the directory with the logs of pods, or the name services.
     pub process: Option<(ProcessId, Group)>,
-    /// Its user.
-    pub uid: Option<u32>,
+    /// User whose process was to be read.
+    pub uid: u32,
     /// Number of blocked workers, with this one.
     pub blocked: usize,
 }

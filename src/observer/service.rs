@@ -15,18 +15,7 @@ use std::time::Instant;
 /// # Errors
 /// The pipes are broken.
 pub fn run(program: PathBuf, requests: impl AsFd, mut responses: impl Write) -> io::Result<()> {
-    let mut supervisor = Supervisor::new(program);
-    let served = serve(&mut supervisor, &requests, &mut responses);
-    supervisor.kill_workers(Instant::now());
-    served
-}
-
-fn serve(
-    supervisor: &mut Supervisor,
-    requests: &impl AsFd,
-    responses: &mut impl Write,
-) -> io::Result<()> {
-    let mut received = Received::default();
+    let (mut supervisor, mut received) = (Supervisor::new(program), Received::default());
     loop {
         let mut messages = Vec::new();
         for response in supervisor.poll(Instant::now()) {

@@ -16,12 +16,11 @@ use crate::observer::protocol::{
 };
 use crate::observer::workers::{MAX_BLOCKED, Worker, Workers};
 use crate::procfs::process::{INIT_PID, ProcessId, Usage, sees_host};
-use crate::procfs::process_dir::uid;
 use crate::procfs::process_scan::ScanRequest;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use std::collections::HashMap;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -139,13 +138,12 @@ impl Supervisor {
                 self.workers.put_back(reading.worker, now);
                 self.respond(&reading.queued, answer);
             }
-            Ok(None) if !reading.is_aside && time >= SOFT_TIMEOUT => self.set_aside(reading, now),
+            Ok(None) if !reading.is_aside && time >= SOFT_TIMEOUT => self.set_aside(reading),
             Ok(None) if time >= HARD_TIMEOUT => self.give_up(reading, now),
             Ok(None) => self.readings.push(reading),
             Err(err) => {
                 self.note_time(&reading, now);
-                self.job(reading.kind).end.is_cut = true;
-                self.fail(Some(reading.worker), &err, now);
+                self.fail(reading.kind, Some(reading.worker), &err, now);
             }
         }
     }
@@ -166,13 +164,8 @@ impl Supervisor {
 
     /// Sets a worker aside that has not answered in time. Another one goes on, with the same request if that is not
     /// limited.
-    fn set_aside(&mut self, mut reading: Reading, now: Instant) {
+    fn set_aside(&mut self, mut reading: Reading) {
         self.job(reading.kind).end.is_cut = true;
-        // A worker that a signal has stopped does not wait for the process.
-        if reading.worker.link.is_stopped() {
-            self.fail(Some(reading.worker), &ErrorKind::TimedOut.into(), now);
-            return;
-        }
         self.job(reading.kind)
             .queue
             .note(&reading.queued, SOFT_TIMEOUT, false);
@@ -191,14 +184,12 @@ impl Supervisor {
     /// Kills a worker that a process has stalled.
     fn give_up(&mut self, reading: Reading, now: Instant) {
         self.note_time(&reading, now);
-        let group = reading.stalled.map(|(_, group)| group);
-        let pid = reading.stalled.map(|(process, _)| process.pid);
-        self.workers.kill(reading.worker, pid, group, now);
+        self.workers.kill(reading.worker, reading.stalled, now);
         let blocked = self.blocked();
         self.responses.push(Response::Stalled(Stalled {
             kind: reading.kind,
             process: reading.stalled,
-            uid: reading.stalled.and_then(|(process, _)| uid(process)),
+            uid: reading.queued.uid,
             blocked,
         }));
     }
@@ -208,17 +199,11 @@ impl Supervisor {
         self.workers.blocked() + self.aside().count()
     }
 
-    fn fail(&mut self, worker: Option<Worker>, err: &io::Error, now: Instant) {
+    /// Notes that a process was not read since its worker has failed, or cannot be started.
+    fn fail(&mut self, kind: Kind, worker: Option<Worker>, err: &io::Error, now: Instant) {
+        self.job(kind).end.is_cut = true;
         let why = self.workers.fail(worker, err, now);
         self.responses.push(Response::WorkerFailed(why));
-    }
-
-    /// Kills all workers.
-    pub fn kill_workers(&mut self, now: Instant) {
-        for reading in std::mem::take(&mut self.readings) {
-            self.workers.kill(reading.worker, None, None, now);
-        }
-        self.workers.kill_idle(now);
     }
 
     /// Orders the next process of a request, or ends the request.
@@ -233,48 +218,32 @@ impl Supervisor {
         // Those that were killed and do not end would keep new users out for ever.
         let only_light = self.aside().count() >= MAX_BLOCKED / 2;
         let Some(queued) = self.job(kind).queue.next(only_light) else {
-            self.end(kind, now);
-            return;
+            return self.end(kind, now);
         };
+        let mut worker = match self.workers.take(now) {
+            Ok(worker) => worker,
+            Err(err) => return self.fail(kind, None, &err, now),
+        };
+        let (request, scan) = &self.sought;
+        // Either fails if the worker has ended meanwhile, and so does the wait for its answer.
+        if kind == Kind::Scan && worker.scan != *scan {
+            worker.scan = *scan;
+            let _ = worker.link.send(&Task::LookFor(request.clone()));
+        }
         let stalled = self.aside().filter_map(|one| one.stalled);
         let aside = stalled.map(|(_, group)| group);
         let skipped = aside.chain(self.workers.skipped()).collect();
         let task = Task::Read(queued.order.clone(), skipped);
-        loop {
-            let mut worker = match self.workers.take() {
-                Ok(worker) => worker,
-                Err(err) => {
-                    self.job(kind).queue.put_back(queued);
-                    self.fail(None, &err, now);
-                    return;
-                }
-            };
-            let is_told = self.tell(kind, &mut worker);
-            if is_told.and_then(|()| worker.link.send(&task)).is_ok() {
-                self.readings.push(Reading {
-                    kind,
-                    worker,
-                    queued,
-                    began: now,
-                    is_aside: false,
-                    ancestor: None,
-                    stalled: None,
-                });
-                return;
-            }
-            // It was killed since its last answer.
-            self.workers.kill(worker, None, None, now);
-        }
-    }
-
-    /// Tells a worker what the current process scan looks for, if it does not know.
-    fn tell(&self, kind: Kind, worker: &mut Worker) -> io::Result<()> {
-        let (request, scan) = &self.sought;
-        if kind != Kind::Scan || worker.scan == *scan {
-            return Ok(());
-        }
-        worker.scan = *scan;
-        worker.link.send(&Task::LookFor(request.clone()))
+        let _ = worker.link.send(&task);
+        self.readings.push(Reading {
+            kind,
+            worker,
+            queued,
+            began: now,
+            is_aside: false,
+            ancestor: None,
+            stalled: None,
+        });
     }
 
     /// Ends a request. What is set aside may still be answered.
@@ -378,10 +347,7 @@ impl Supervisor {
             false => reading.began + SOFT_TIMEOUT,
         });
         let mut end = deadlines.min().unwrap_or(now + LONG);
-        if self.jobs.iter().any(|job| job.is_running) {
-            let pause = self.workers.pause_ends().filter(|&end| end > now);
-            end = end.min(pause.unwrap_or(now + REAP_PERIOD));
-        } else if self.workers.blocked() > 0 {
+        if self.workers.blocked() > 0 || self.jobs.iter().any(|job| job.is_running) {
             end = end.min(now + REAP_PERIOD);
         }
         let links = || self.readings.iter().map(|reading| &reading.worker.link);

@@ -3,12 +3,13 @@
 //! Worker processes: started, kept for the next order, killed, and waited for.
 
 use crate::observer::group::Group;
-use crate::observer::link::{Closed, END_TIME, Link};
+use crate::observer::link::{Closed, Link};
 use crate::observer::protocol::{Answer, Task};
+use crate::procfs::process::ProcessId;
 use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Option that makes this program a worker.
@@ -34,13 +35,13 @@ pub struct Worker {
 #[derive(Debug)]
 struct Stuck {
     child: Closed,
-    pid: Option<u32>,
-    group: Option<Group>,
+    /// Process that it waits for, and its group.
+    stalled: Option<(ProcessId, Group)>,
     skip_until: Instant,
 }
 
 /// All workers that read nothing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Workers {
     program: PathBuf,
     /// The one for the next order.
@@ -57,10 +58,7 @@ impl Workers {
     pub fn new(program: PathBuf) -> Self {
         Self {
             program,
-            idle: None,
-            stuck: Vec::new(),
-            failures: 0,
-            pause_ends: None,
+            ..Self::default()
         }
     }
 
@@ -68,11 +66,15 @@ impl Workers {
     ///
     /// # Errors
     /// None can be started.
-    pub fn take(&mut self) -> io::Result<Worker> {
-        match self.idle.take() {
-            Some(worker) => Ok(worker),
-            None => self.start(),
+    pub fn take(&mut self, now: Instant) -> io::Result<Worker> {
+        if let Some(mut worker) = self.idle.take() {
+            if worker.link.is_running() {
+                return Ok(worker);
+            }
+            // It was killed since its last answer.
+            self.kill(worker, None, now);
         }
+        self.start()
     }
 
     fn start(&self) -> io::Result<Worker> {
@@ -94,35 +96,22 @@ impl Workers {
         (self.failures, self.pause_ends) = (0, None);
         match self.idle {
             None => self.idle = Some(worker),
-            Some(_) => self.kill(worker, None, None, now),
-        }
-    }
-
-    /// Kills the idle worker.
-    pub fn kill_idle(&mut self, now: Instant) {
-        if let Some(worker) = self.idle.take() {
-            self.kill(worker, None, None, now);
+            Some(_) => self.kill(worker, None, now),
         }
     }
 
     /// Kills a worker. If it waits for a process, the group of that is skipped for a while.
-    pub fn kill(&mut self, worker: Worker, pid: Option<u32>, group: Option<Group>, now: Instant) {
-        self.keep(worker.link.close(), pid, group, now);
+    pub fn kill(&mut self, worker: Worker, stalled: Option<(ProcessId, Group)>, now: Instant) {
+        self.keep(worker.link.close(), stalled, now);
     }
 
     /// Kills a worker, and keeps it until it has ended.
-    fn keep(&mut self, mut child: Closed, pid: Option<u32>, group: Option<Group>, now: Instant) {
+    fn keep(&mut self, mut child: Closed, stalled: Option<(ProcessId, Group)>, now: Instant) {
         child.kill();
-        let skipped = if group.is_some() {
-            SKIP_TIME
-        } else {
-            Duration::ZERO
-        };
         self.stuck.push(Stuck {
             child,
-            pid,
-            group,
-            skip_until: now + skipped,
+            stalled,
+            skip_until: stalled.map_or(now, |_| now + SKIP_TIME),
         });
     }
 
@@ -135,12 +124,12 @@ impl Workers {
         self.pause_ends = Some(now + pause);
         let status = worker.and_then(|worker| {
             let mut child = worker.link.close();
-            let status = child.wait(END_TIME);
-            self.keep(child, None, None, now);
+            let status = child.wait();
+            self.keep(child, None, now);
             status
         });
         let why = match status {
-            Some(status) => format!("it has ended ({})", ending(status)),
+            Some(status) => format!("it has ended ({status})"),
             None => err.to_string(),
         };
         format!("{why}; the next one starts in {} s", pause.as_secs())
@@ -149,11 +138,6 @@ impl Workers {
     /// True if no worker is to be started, because one has failed.
     pub fn are_in_pause(&self, now: Instant) -> bool {
         self.pause_ends.is_some_and(|end| now < end)
-    }
-
-    /// Returns the end of the pause.
-    pub fn pause_ends(&self) -> Option<Instant> {
-        self.pause_ends
     }
 
     /// Reaps workers that have ended, and ends the skipping of their groups when it is time.
@@ -171,9 +155,8 @@ impl Workers {
     /// Returns the processes for which killed workers wait.
     pub fn stalled(&mut self) -> Vec<u32> {
         let stuck = self.stuck.iter_mut();
-        stuck
-            .filter_map(|one| one.pid.filter(|_| one.child.is_running()))
-            .collect()
+        let running = stuck.filter_map(|one| one.stalled.filter(|_| one.child.is_running()));
+        running.map(|(process, _)| process.pid).collect()
     }
 
     /// Returns the processes of the workers here that have not ended.
@@ -184,15 +167,7 @@ impl Workers {
 
     /// Returns the groups that are skipped.
     pub fn skipped(&self) -> impl Iterator<Item = Group> {
-        self.stuck.iter().filter_map(|one| one.group)
-    }
-}
-
-/// Returns how a process has ended.
-pub fn ending(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit status {code}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => "no exit status".into(),
+        let stalled = self.stuck.iter().filter_map(|one| one.stalled);
+        stalled.map(|(_, group)| group)
     }
 }

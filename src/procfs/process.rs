@@ -204,11 +204,6 @@ fn resident_pages(statm: &str) -> Option<u64> {
     statm.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// True if a signal has stopped a process.
-pub(crate) fn is_stopped(pid: u32) -> bool {
-    ProcessStat::of(pid).is_ok_and(|now| matches!(now.state, b'T' | b't'))
-}
-
 /// True if this error of /proc means that the process, or the thread, has ended.
 pub(crate) fn has_ended(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::NotFound || err.raw_os_error() == Some(libc::ESRCH)

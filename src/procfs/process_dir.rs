@@ -158,12 +158,6 @@ impl ProcessDir {
     }
 }
 
-/// Returns the real user id of a process; `None` if it has ended, or /proc does not tell.
-#[must_use]
-pub fn uid(process: ProcessId) -> Option<u32> {
-    ProcessDir::of(process).ok()?.uid()
-}
-
 /// Open files of a process.
 #[derive(Debug)]
 pub struct Descriptors {

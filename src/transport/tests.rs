@@ -60,7 +60,7 @@ fn version_is_requested_until_it_was_read_or_has_stalled() {
     let stalled = Response::Stalled(Stalled {
         kind: Kind::Sockets,
         process: Some((id(1), Group::User(7))),
-        uid: None,
+        uid: 7,
         blocked: 1,
     });
     assert_eq!(apply(&mut transports, stalled), None);

@@ -154,8 +154,10 @@ fn observer_and_worker_end_with_a_killed_daemon_and_worker_with_a_killed_observe
     wait_for("the daemon says so", || {
         assert!(link.sent().is_empty());
         let log = home.log();
-        log.contains("observer: has ended (signal 9); processes are not looked at any more: ")
-            .then_some(())
+        log.contains(
+            "observer: has ended (signal: 9 (SIGKILL)); processes are not looked at any more: ",
+        )
+        .then_some(())
     });
     assert_eq!(control(&mut link, "observer"), 0);
     assert!(control(&mut link, "cpu_time") >= used);
