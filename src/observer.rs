@@ -19,7 +19,6 @@ pub mod protocol;
 pub mod service;
 pub mod sockets;
 pub mod supervisor;
-mod user_time;
 pub mod version;
 pub mod worker;
 pub mod workers;

@@ -3,7 +3,6 @@
 //! Order in which processes are read, so that no user waits long for the processes of others.
 
 use crate::observer::protocol::Order;
-use crate::observer::user_time::UserTime;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,9 @@ const MAX_SOUGHT_TIME: Duration = Duration::from_millis(4);
 /// Limit of the excess over the limit that is paid back, in 2.5 seconds. So after a reading that blocked for seconds
 /// there is soon time again.
 const MAX_EXCESS: Duration = Duration::from_millis(100);
+
+/// Part of the time that limited readings may take.
+const SHARE: u32 = 25;
 
 /// A process that is to be read.
 #[derive(Clone, Debug)]
@@ -42,7 +44,7 @@ impl QueuedOrder {
 }
 
 /// Processes of a request that were not read yet, and the time that earlier ones have taken.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FairQueue {
     /// True if readings of the current request have a limit.
     is_limited: bool,
@@ -51,7 +53,9 @@ pub struct FairQueue {
     /// Processes of each user: first the one that has waited for longest, of equal ones the one with the lowest rank.
     queues: BTreeMap<u32, VecDeque<QueuedOrder>>,
     /// Time that readings of each user's processes have taken, and that is not paid back.
-    used: UserTime,
+    used: HashMap<u32, Duration>,
+    /// When time was paid back last.
+    paid: Option<Instant>,
     /// Sum of what was used and is not paid back, at most [`MAX_TIME`] and [`MAX_EXCESS`].
     used_by_all: Duration,
     /// Time that slow readings of the current request have taken.
@@ -83,15 +87,8 @@ impl FairQueue {
     /// their user.
     pub fn new(are_new_first: bool) -> Self {
         Self {
-            is_limited: false,
             are_new_first,
-            queues: BTreeMap::new(),
-            used: UserTime::default(),
-            used_by_all: Duration::ZERO,
-            slow_time: Duration::ZERO,
-            sought_time: Duration::ZERO,
-            last_read: HashMap::new(),
-            request: 0,
+            ..Self::default()
         }
     }
 
@@ -125,20 +122,28 @@ impl FairQueue {
             let queue = queue.make_contiguous();
             queue.sort_by_key(|queued| (self.last_read[&queued.pid()], queued.rank));
         }
-        // What a user has used is remembered when it has no process any more.
-        let paid = self
-            .used
-            .pay_back(now, |uid| self.queues.contains_key(&uid));
-        self.used_by_all = self.used_by_all.saturating_sub(paid);
+        self.pay_back(now);
         self.add(listing);
         // Each user has caused a part of the listing. A new one stays new until something was read of it.
         let all: usize = self.queues.values().map(VecDeque::len).sum();
         for (&uid, queue) in &self.queues {
-            if self.used.of(uid).is_some() {
-                let part = listing.mul_f64(queue.len() as f64 / all as f64);
-                self.used.add(uid, part);
+            if let Some(used) = self.used.get_mut(&uid) {
+                *used += listing.mul_f64(queue.len() as f64 / all as f64);
             }
         }
+    }
+
+    /// Pays back a part of the time since the last request: to each user an equal part of that. What a user has used is
+    /// remembered when it has no process any more.
+    fn pay_back(&mut self, now: Instant) {
+        let since = self.paid.replace(now).map(|paid| now - paid);
+        let paid = since.unwrap_or_default() / SHARE;
+        let users = u32::try_from(self.used.len()).unwrap_or(u32::MAX).max(1);
+        self.used.retain(|uid, used| {
+            *used = used.saturating_sub(paid / users);
+            !used.is_zero() || self.queues.contains_key(uid)
+        });
+        self.used_by_all = self.used_by_all.saturating_sub(paid);
     }
 
     /// Adds to what was used by all.
@@ -162,12 +167,13 @@ impl FairQueue {
             _ => UserClass::Heavy,
         };
         let users = u32::try_from(self.queues.len()).unwrap_or(u32::MAX).max(1);
-        let most = self.used.most().min(MAX_TIME);
+        let most = self.used.values().max().copied().unwrap_or_default();
+        let most = most.min(MAX_TIME);
         let most_of_light = (MAX_TIME / users).max(most / 2);
         let next = self.queues.iter().filter_map(|(uid, queue)| {
-            let (used, first) = (self.used.of(*uid), queue.front()?);
+            let (used, first) = (self.used.get(uid), queue.front()?);
             let class = match used {
-                Some(used) if used > most_of_light => {
+                Some(used) if *used > most_of_light => {
                     match first.is_sought && self.sought_time < MAX_SOUGHT_TIME {
                         true => UserClass::Sought,
                         false => UserClass::Heavy,
@@ -202,7 +208,7 @@ impl FairQueue {
         if time >= SLOW && !is_late {
             self.slow_time += time;
         }
-        self.used.add(queued.uid, time);
+        *self.used.entry(queued.uid).or_default() += time;
         self.add(time);
     }
 }
@@ -266,10 +272,29 @@ mod tests {
         assert_eq!(order(&mut queue, &all, 0), [2, 3, 1]);
         // It has no process for a while.
         order(&mut queue, &all[1..2], 60);
-        assert!(queue.used.of(7) > Some(LONG - Duration::from_secs(2)));
-        assert_eq!(queue.used.of(8), Some(Duration::ZERO));
+        assert!(queue.used[&7] > LONG - Duration::from_secs(2));
+        assert_eq!(queue.used[&8], Duration::ZERO);
         order(&mut queue, &all[1..2], 660);
-        assert_eq!(queue.used.of(7), None, "it has paid all back");
+        assert_eq!(queue.used.get(&7), None, "it has paid all back");
+    }
+
+    #[test]
+    fn users_pay_back_equal_parts() {
+        let second = Duration::from_secs(1);
+        let all = [queued(1, 7), queued(2, 8)];
+        let mut queue = read(&[(&all[0], 2 * second), (&all[1], second)]);
+        let mut used = |seconds, processes: &[_]| {
+            order(&mut queue, processes, u64::from(SHARE) * seconds);
+            [7, 8].map(|uid| queue.used.get(&uid).copied())
+        };
+        let half = second / 2;
+        assert_eq!(used(1, &[]), [Some(3 * half), Some(half)]);
+        assert_eq!(used(2, &[]), [Some(second), None]);
+        assert_eq!(
+            used(5, &all[..1]),
+            [Some(Duration::ZERO), None],
+            "it is kept"
+        );
     }
 
     #[test]
