@@ -24,29 +24,17 @@ const KEPT_TIME: Duration = Duration::from_secs(120);
 const MAX_CONNECTIONS: usize = 1 << 18;
 
 /// Connections of all processes, as they were read last.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KnownConnections {
     connections: HashMap<u64, KnownConnection>,
     /// Processes that were read.
     processes: HashSet<ProcessId>,
-    /// When the current scan began.
-    scan: Instant,
+    /// When the current scan began. `None`: there was no scan yet.
+    scan: Option<Instant>,
     /// Processes that run, and their users.
     running: HashMap<ProcessId, u32>,
     /// Processes that run and were not read yet in the current scan.
     unread: HashSet<ProcessId>,
-}
-
-impl Default for KnownConnections {
-    fn default() -> Self {
-        Self {
-            connections: HashMap::new(),
-            processes: HashSet::new(),
-            scan: Instant::now(),
-            running: HashMap::new(),
-            unread: HashSet::new(),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -57,13 +45,13 @@ struct KnownConnection {
     peer: Option<IpAddr>,
     traffic: Traffic,
     /// When the scan began in which it was read last.
-    scan: Instant,
+    scan: Option<Instant>,
 }
 
 impl KnownConnections {
     /// Begins a scan of these processes, with their users.
     pub fn begin_scan(&mut self, running: HashMap<ProcessId, u32>, now: Instant) {
-        self.scan = now;
+        self.scan = Some(now);
         self.unread = running.keys().copied().collect();
         self.running = running;
     }
@@ -141,9 +129,10 @@ impl KnownConnections {
     /// to another process.
     pub fn end_scan(&mut self) {
         let (scan, unread) = (self.scan, &self.unread);
+        let kept = |known: &KnownConnection| known.scan.map(|scan| scan + KEPT_TIME);
         self.processes.retain(|id| self.running.contains_key(id));
         self.connections
-            .retain(|_, known| scan < known.scan + KEPT_TIME || unread.contains(&known.process));
+            .retain(|_, known| scan < kept(known) || unread.contains(&known.process));
         self.limit(MAX_CONNECTIONS);
         self.connections.shrink_to(2 * self.connections.len());
     }
@@ -221,7 +210,7 @@ mod tests {
     /// Begins a scan of these processes. User 0 has those below 10.
     fn begin(known: &mut KnownConnections, pids: &[u32]) {
         let running = pids.iter().map(|&pid| (process(pid), pid / 10));
-        let now = known.scan + PERIOD;
+        let now = known.scan.unwrap_or_else(Instant::now) + PERIOD;
         known.begin_scan(running.collect(), now);
     }
 
