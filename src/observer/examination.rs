@@ -29,6 +29,9 @@ pub const UCX_TLS: &str = "UCX_TLS";
 const IPC_LOCK: u64 = 1 << 14;
 /// Limit of what is read of /proc/PID/fdinfo/FD, in bytes. The lock is in one of its first lines.
 const MAX_FDINFO: u64 = 1 << 12;
+/// Names in /proc/PID/limits.
+const OPEN_FILES: &str = "Max open files";
+const MEMLOCK: &str = "Max locked memory";
 
 /// What is to be examined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +40,7 @@ pub enum Subject {
     Nixl {
         /// Process.
         process: NixlProcess,
-        /// True if the descriptor of a socket is copied, to find out whether that may be.
+        /// True if a socket is read, to find out whether that may be.
         may_copy: bool,
     },
     /// A process of pmdanixl, and its user.
@@ -161,7 +164,8 @@ impl NixlReading {
         let named = named.map_or([None; 2], |(_, environ)| telemetry::directories(environ));
         let library = found.libraries.core.as_deref();
         let [its, ours] = [directory.namespace("mnt"), own_namespace("mnt")].map(Result::ok);
-        let devices = sockets::probe(&directory, may_copy);
+        // One socket shows whether they can be read.
+        let files = sockets::read(&directory, usize::from(may_copy));
         let infiniband = directory.metadata("root/dev/infiniband");
         Ok(Self {
             version: library.and_then(|library| version::of_library(&directory, library)),
@@ -170,9 +174,10 @@ impl NixlReading {
             directories: named.map(|path| file_id(&directory, Path::new(path?)).ok()),
             environment,
             is_in_other_namespace: its != ours,
-            devices: devices.map_err(|err| err.raw_os_error().unwrap_or(libc::EIO)),
+            devices: { files.map(|files| files.rdma_devices) }
+                .map_err(|err| err.raw_os_error().unwrap_or(libc::EIO)),
             lacks_infiniband: infiniband.is_err_and(|err| err.kind() == ErrorKind::NotFound),
-            memlock_limit: memlock_limit(&directory.text("limits"))
+            memlock_limit: limit(&directory.text("limits"), MEMLOCK)
                 .filter(|_| !may_lock_memory(&directory.text("status"))),
         })
     }
@@ -184,7 +189,8 @@ impl DaemonReading {
         Ok(Self {
             start: DaemonStart::read(&process).map_err(|err| err.to_string()),
             open_files: open_files(&process),
-            open_files_limit: open_files_limit(&process.text("limits")),
+            // The soft limit, which the daemon has raised.
+            open_files_limit: limit(&process.text("limits"), OPEN_FILES),
         })
     }
 }
@@ -242,17 +248,7 @@ fn open_files(process: &ProcessDir) -> Vec<(FileId, bool)> {
     files.collect()
 }
 
-/// Returns the limit of open files in /proc/PID/limits.
-fn open_files_limit(limits: &str) -> Option<usize> {
-    // The soft limit, which the daemon has raised.
-    limit(limits, "Max open files")
-}
-
-/// Returns the limit of locked memory in /proc/PID/limits, in bytes. `None`: there is none.
-fn memlock_limit(limits: &str) -> Option<u64> {
-    limit(limits, "Max locked memory")
-}
-
+/// Returns a soft limit in /proc/PID/limits. `None`: there is none.
 fn limit<T: std::str::FromStr>(limits: &str, name: &str) -> Option<T> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
@@ -276,13 +272,11 @@ mod tests {
             Max processes             95942                95942                processes \n\
             Max open files            1024                 1048576              files     \n\
             Max locked memory         8388608              unlimited            bytes     \n";
-        assert_eq!(open_files_limit(limits), Some(1024));
-        assert_eq!(memlock_limit(limits), Some(8_388_608));
-        assert_eq!(
-            memlock_limit(&limits.replace("8388608  ", "unlimited")),
-            None
-        );
-        assert_eq!(memlock_limit(""), None);
+        assert_eq!(limit(limits, OPEN_FILES), Some(1024));
+        assert_eq!(limit(limits, MEMLOCK), Some(8_388_608));
+        let unlimited = limits.replace("8388608  ", "unlimited");
+        assert_eq!(limit::<u64>(&unlimited, MEMLOCK), None);
+        assert_eq!(limit::<u64>("", MEMLOCK), None);
         assert!(may_lock_memory("Name:\tx\nCapEff:\t000001ffffffffff\n"));
         assert!(!may_lock_memory("Name:\tx\nCapEff:\t0000000010080002\n"));
         assert!(!may_lock_memory(""));

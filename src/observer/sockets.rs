@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::net::{IpAddr, TcpStream};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 /// Limit of open files of a process. A process with more is not read: connections would be left out at random.
@@ -39,51 +39,41 @@ pub struct Connection {
     pub traffic: Traffic,
 }
 
-/// Reads the open files of a process. Blocks while a thread of the process holds the lock of a socket, without limit.
+/// Reads the open files of a process, and of its sockets at most so many. Blocks while a thread of the process holds
+/// the lock of a socket, without limit.
 ///
 /// # Errors
 /// The process has ended (ESRCH), has too many open files (EMFILE), or may not be read.
-pub fn read(process: &ProcessDir) -> io::Result<OpenFiles> {
+pub fn read(process: &ProcessDir, max_sockets: usize) -> io::Result<OpenFiles> {
     let (handle, descriptors) = open(process)?;
     let mut files = OpenFiles::default();
     let (mut sockets, mut devices) = (HashSet::new(), HashSet::new());
-    let mut copies = CopyResults::default();
+    let mut was_denied = false;
     for file in descriptors.targets() {
         let (fd, target) = file?;
         if is_rdma_device(&target) {
             devices.insert(target);
-        } else if is_socket(&target) && !sockets.contains(&target) {
-            if let Some(copy) = copies.make(&handle, fd)? {
-                files.connections.extend(connection(copy));
-                // Only after a copy: if this descriptor was closed meanwhile, another one of the same socket is tried.
-                sockets.insert(target);
+        } else if is_socket(&target) && sockets.len() < max_sockets && !sockets.contains(&target) {
+            match handle.descriptor(fd) {
+                Ok(copy) => {
+                    files.connections.extend(connection(copy));
+                    // Only after a copy: if this descriptor was closed meanwhile, another one of the same socket is
+                    // tried.
+                    sockets.insert(target);
+                }
+                // By SELinux: the module of this project allows TCP sockets only.
+                Err(err) if err.raw_os_error() == Some(libc::EACCES) => was_denied = true,
+                Err(err) if err.raw_os_error() == Some(libc::EBADF) => {}
+                Err(err) => return Err(err),
             }
         }
     }
     files.rdma_devices = devices.len();
-    copies.check()?;
-    Ok(files)
-}
-
-/// Returns the number of RDMA devices that a process has open. With `may_copy`, it copies the descriptor of one socket,
-/// to find out whether [`read`] may, and reads nothing of it.
-///
-/// # Errors
-/// Those of [`read`].
-pub fn probe(process: &ProcessDir, may_copy: bool) -> io::Result<usize> {
-    let (handle, descriptors) = open(process)?;
-    let mut devices = HashSet::new();
-    let mut made = CopyResults::default();
-    for file in descriptors.targets() {
-        let (fd, target) = file?;
-        if is_rdma_device(&target) {
-            devices.insert(target);
-        } else if may_copy && !made.has_any && is_socket(&target) {
-            made.make(&handle, fd)?;
-        }
+    // If all sockets are denied, the process can have connections.
+    match was_denied && sockets.is_empty() {
+        true => Err(Errno::EACCES.into()),
+        false => Ok(files),
     }
-    made.check()?;
-    Ok(devices.len())
 }
 
 /// Opens a process and lists its open files. Fails with ESRCH if it has ended.
@@ -103,37 +93,6 @@ fn is_rdma_device(target: &OsStr) -> bool {
 
 fn is_socket(target: &OsStr) -> bool {
     target.as_bytes().starts_with(b"socket:")
-}
-
-/// Results of copying the sockets of a process.
-#[derive(Debug, Default)]
-struct CopyResults {
-    /// True if a descriptor was copied.
-    has_any: bool,
-    /// True if SELinux has denied a descriptor. The module of this project allows TCP sockets only.
-    was_denied: bool,
-}
-
-impl CopyResults {
-    /// Copies a descriptor of a process. `None`: it was closed meanwhile, or is denied.
-    fn make(&mut self, process: &ProcessHandle, fd: RawFd) -> io::Result<Option<OwnedFd>> {
-        let copy = process.descriptor(fd);
-        match &copy {
-            Ok(_) => self.has_any = true,
-            Err(err) if err.raw_os_error() == Some(libc::EACCES) => self.was_denied = true,
-            Err(err) if err.raw_os_error() == Some(libc::EBADF) => {}
-            Err(_) => return copy.map(Some),
-        }
-        Ok(copy.ok())
-    }
-
-    /// Fails if all descriptors are denied: the process can have connections.
-    fn check(&self) -> io::Result<()> {
-        match self.was_denied && !self.has_any {
-            true => Err(Errno::EACCES.into()),
-            false => Ok(()),
-        }
-    }
 }
 
 /// Reads a socket, and closes the copy. Returns `None` if it is not a TCP connection.

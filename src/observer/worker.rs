@@ -120,7 +120,7 @@ fn read_sockets(
     if !may_read(request.id) {
         return Err(ErrorKind::TimedOut.into());
     }
-    let files = match sockets::read(&directory) {
+    let files = match sockets::read(&directory, usize::MAX) {
         Err(err) if has_ended(&err) => return Err(err),
         files => files.map_err(|err| err.to_string()),
     };
