@@ -6,8 +6,6 @@
 //! can block: it starts workers ([`worker`]) that do, one process at a time, ends those that wait for a process, and
 //! shares the time between users (`fair_queue`).
 
-use std::time::Duration;
-
 pub mod client;
 pub mod examination;
 mod fair_queue;
@@ -22,6 +20,3 @@ pub mod supervisor;
 pub mod version;
 pub mod worker;
 pub mod workers;
-
-/// Time between two socket scans of a few processes.
-pub const SCAN_PERIOD: Duration = Duration::from_secs(10);

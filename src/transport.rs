@@ -10,13 +10,12 @@
 use crate::base::per_user;
 use crate::discovery::name;
 use crate::log;
-use crate::observer::SCAN_PERIOD;
 use crate::observer::protocol::{Kind, Response, SocketReading, SocketRequest, Traffic};
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::NixlProcess;
 use ids::ClockIds;
 use peers::Peers;
-use share::{Bytes, Share};
+use share::Share;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -24,6 +23,8 @@ pub mod ids;
 pub mod peers;
 pub mod share;
 
+/// Time between two socket scans of a few processes.
+const SCAN_PERIOD: Duration = Duration::from_secs(10);
 /// Time between two socket scans for each process, if they are many. A process with 32 connections takes half a
 /// millisecond.
 const SCAN_PERIOD_PER_PROCESS: Duration = Duration::from_millis(300);
@@ -105,7 +106,7 @@ impl AgentTransport {
     pub fn update(
         &mut self,
         process: Option<&TransportProcess>,
-        nixl: Bytes,
+        nixl: Traffic,
         ids: &mut ClockIds,
         now: Instant,
     ) {
@@ -224,9 +225,7 @@ impl Transports {
                 library: library.filter(|_| !process.is_version_read).cloned(),
             }
         };
-        let mut all = Vec::from_iter(self.processes.values().map(request));
-        all.sort_by_key(|request| request.id.start);
-        Some(all)
+        Some(self.processes.values().map(request).collect())
     }
 
     /// Returns the processes that were read since the last call, have ended, or were not read for a minute. `None` if

@@ -5,9 +5,8 @@
 use super::Collector;
 use crate::agents::Agent;
 use crate::event::EventType;
-use crate::observer::protocol::Request;
+use crate::observer::protocol::{Request, Traffic};
 use crate::procfs::process::ProcessId;
-use crate::transport::share::Bytes;
 use crate::transport::{AgentTransport, Transports};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -43,9 +42,10 @@ impl Collector {
             let process = process.filter(|process| agents[process] == 1);
             let process = process.and_then(|process| self.transports.get(process));
             if process.is_none_or(|process| read.contains(&process.found.id)) {
-                let nixl = Bytes {
+                let nixl = Traffic {
                     sent: agent.total(EventType::TxBytes),
                     received: agent.total(EventType::RxBytes),
+                    retransmits: 0,
                 };
                 let ids = &mut self.clock_ids;
                 agent.transport.update(process, nixl, ids, now);

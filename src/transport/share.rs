@@ -11,15 +11,6 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Least number of bytes that NIXL moved in a direction. With fewer the share says nothing.
 const MIN_BYTES: u64 = 1 << 20;
 
-/// Bytes of an agent by direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bytes {
-    /// Bytes sent.
-    pub sent: u64,
-    /// Bytes received.
-    pub received: u64,
-}
-
 /// Bytes by TCP and by NIXL at the readings of the last minute.
 #[derive(Clone, Debug, Default)]
 pub struct Share {
@@ -29,17 +20,13 @@ pub struct Share {
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at: Instant,
-    tcp: Bytes,
-    nixl: Bytes,
+    tcp: Traffic,
+    nixl: Traffic,
 }
 
 impl Share {
-    /// Adds a reading: the bytes so far.
-    pub fn add(&mut self, at: Instant, tcp: Traffic, nixl: Bytes) {
-        let tcp = Bytes {
-            sent: tcp.sent,
-            received: tcp.received,
-        };
+    /// Adds a reading: the bytes so far. What NIXL moved has no retransmits.
+    pub fn add(&mut self, at: Instant, tcp: Traffic, nixl: Traffic) {
         // One sample is as old as the window, or older.
         while self
             .samples
@@ -58,16 +45,11 @@ impl Share {
     #[must_use]
     pub fn value(&self) -> Option<f64> {
         let (first, last) = (self.samples.front()?, self.samples.back()?);
-        let directions = [
-            (
-                last.nixl.sent.saturating_sub(first.nixl.sent),
-                last.tcp.sent.saturating_sub(first.tcp.sent),
-            ),
-            (
-                last.nixl.received.saturating_sub(first.nixl.received),
-                last.tcp.received.saturating_sub(first.tcp.received),
-            ),
-        ];
+        let added = |of: fn(&Traffic) -> u64| {
+            let nixl = of(&last.nixl).saturating_sub(of(&first.nixl));
+            (nixl, of(&last.tcp).saturating_sub(of(&first.tcp)))
+        };
+        let directions = [added(|one| one.sent), added(|one| one.received)];
         let counting = directions
             .into_iter()
             .filter(|(nixl, _)| *nixl >= MIN_BYTES);
@@ -85,15 +67,11 @@ mod tests {
     fn share(readings: &[(u64, [u64; 4])]) -> Option<f64> {
         let (start, mut share) = (Instant::now(), Share::default());
         for &(seconds, [sent, received, nixl_sent, nixl_received]) in readings {
-            let tcp = Traffic {
-                sent,
-                received,
+            let [tcp, nixl] = [(sent, received), (nixl_sent, nixl_received)].map(|bytes| Traffic {
+                sent: bytes.0,
+                received: bytes.1,
                 retransmits: 0,
-            };
-            let nixl = Bytes {
-                sent: nixl_sent,
-                received: nixl_received,
-            };
+            });
             share.add(start + Duration::from_secs(seconds), tcp, nixl);
         }
         share.value()

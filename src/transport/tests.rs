@@ -133,9 +133,9 @@ fn lost_bytes_leave_the_share_without_a_value() {
             ..reading
         });
         apply(&mut transports, response);
-        let nixl = Bytes {
+        let nixl = Traffic {
             sent: nixl,
-            received: 0,
+            ..Traffic::default()
         };
         let now = Instant::now() + Duration::from_secs(seconds);
         agent.update(transports.get(id(1)), nixl, &mut ClockIds::default(), now);
@@ -231,9 +231,9 @@ fn old_reading_has_no_share_and_leaves_the_sums() {
     for (at, bytes) in [(0, 0), (10, 2 * mib)] {
         let now = now + Duration::from_secs(at);
         transports.apply(reading(id(1), bytes), now);
-        let nixl = Bytes {
+        let nixl = Traffic {
             sent: bytes,
-            received: 0,
+            ..Traffic::default()
         };
         agent.update(transports.get(id(1)), nixl, &mut ClockIds::default(), now);
     }
@@ -245,7 +245,7 @@ fn old_reading_has_no_share_and_leaves_the_sums() {
     assert_eq!(transports.take_read(later), Some([id(1)].into()));
     agent.update(
         transports.get(id(1)),
-        Bytes::default(),
+        Traffic::default(),
         &mut ClockIds::default(),
         later,
     );
