@@ -36,8 +36,6 @@ const MIN_SCAN_PERIOD: Duration = Duration::from_secs(1);
 const MAX_READING_AGE: Duration = Duration::from_secs(60);
 /// Limit of processes. Each user gets an equal share of them, its oldest processes first.
 const MAX_PROCESSES: usize = 256;
-/// Number of process scans of all processes without NIXL in one after which its row is removed.
-const MAX_MISSED: u32 = 3;
 
 /// A process that uses NIXL, and what it transfers by TCP.
 #[derive(Clone, Debug, Default)]
@@ -56,8 +54,6 @@ pub struct TransportProcess {
     failure: Option<String>,
     /// Instance id.
     pub instance: u32,
-    /// Number of scans of all processes that have not found it since the last scan that has.
-    missed: u32,
     /// True once the version was read, or could not be. Its files may stall a worker.
     is_version_read: bool,
 }
@@ -159,29 +155,21 @@ pub struct Transports {
 }
 
 impl Transports {
-    /// Takes over the result of a process scan: the processes that use NIXL, as far as they could be read, and not all
-    /// if it `is_cut`. Processes of other users than `owners` are left out. New processes get their ids from `ids`.
+    /// Takes over the result of a process scan: the processes that use NIXL, as far as they could be read. A process
+    /// that was found before stays until it ends. Processes of other users than `owners` are left out. New processes
+    /// get their ids from `ids`.
     pub fn set_processes(
         &mut self,
         found: &[NixlProcess],
-        is_cut: bool,
         owners: Option<&Vec<u32>>,
         ids: &mut ClockIds,
     ) {
         let found_ids: HashSet<ProcessId> = found.iter().map(|process| process.id).collect();
         let mut known = std::mem::take(&mut self.processes);
-        let mut missing = Vec::new();
-        for process in known.values_mut() {
-            if found_ids.contains(&process.found.id) {
-                process.missed = 0;
-                continue;
-            }
-            process.missed += u32::from(!is_cut);
-            // The process scan may have failed to read it.
-            if process.missed < MAX_MISSED && process.found.id.is_running() {
-                missing.push(process.found.clone());
-            }
-        }
+        let missing = known.values().map(|process| &process.found);
+        let missing =
+            missing.filter(|found| !found_ids.contains(&found.id) && found.id.is_running());
+        let missing = Vec::from_iter(missing.cloned());
         let all = found.iter().chain(&missing);
         let all = all.filter(|process| owners.is_none_or(|owners| owners.contains(&process.uid)));
         let mut has_new = false;

@@ -286,9 +286,8 @@ impl Collector {
         }
         if self.shared.config.transport && self.shared.config.proc_facts {
             let owners = self.shared.config.owners.as_ref();
-            let (found, is_cut) = (&process_scan.nixl_processes, process_scan.is_cut);
-            let ids = &mut self.clock_ids;
-            self.transports.set_processes(found, is_cut, owners, ids);
+            let (found, ids) = (&process_scan.nixl_processes, &mut self.clock_ids);
+            self.transports.set_processes(found, owners, ids);
         }
         let keys = self.agents.keys().into_iter();
         self.process_scans.applied = Some((process_scan, keys));

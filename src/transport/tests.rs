@@ -35,7 +35,7 @@ fn transports(found: &[NixlProcess]) -> Transports {
 
 /// Applies a process scan that has found these processes. Returns true if they are others than before.
 fn scan(transports: &mut Transports, found: &[NixlProcess]) -> bool {
-    transports.set_processes(found, false, None, &mut ClockIds::default());
+    transports.set_processes(found, None, &mut ClockIds::default());
     std::mem::take(&mut transports.has_changed)
 }
 
@@ -161,7 +161,7 @@ fn process_that_a_scan_could_not_read_keeps_its_sums() {
     assert!(scan(&mut transports, &[]), "one has ended");
     let sent = |transports: &Transports| transports.get(own)?.traffic.map(|all| all.sent);
     assert_eq!((sent(&transports), transports.iter().count()), (Some(5), 1));
-    transports.set_processes(&[], false, Some(&vec![8]), &mut ClockIds::default());
+    transports.set_processes(&[], Some(&vec![8]), &mut ClockIds::default());
     assert!(transports.has_changed, "no owner");
     assert_eq!(sent(&transports), None);
 }
@@ -191,20 +191,9 @@ fn process_without_a_row_goes_on_from_its_sums() {
     assert_eq!(sent(&transports), None);
     assert!(scan(&mut transports, std::slice::from_ref(&process)));
     assert_eq!(sent(&transports), Some(5));
-    // A scan of some processes only does not tell.
-    for _ in 0..2 * MAX_MISSED {
-        transports.set_processes(&[], true, None, &mut ClockIds::default());
-        assert_eq!(sent(&transports), Some(5));
-    }
-    // Then it has no NIXL any more.
-    for _ in 1..MAX_MISSED {
-        assert!(!scan(&mut transports, &[]));
-        assert_eq!(sent(&transports), Some(5));
-    }
-    assert!(scan(&mut transports, &[]));
-    assert_eq!((sent(&transports), transports.iter().count()), (None, 0));
-    assert!(scan(&mut transports, std::slice::from_ref(&process)));
-    assert_eq!(sent(&transports), Some(5));
+    // A scan that has failed to read it.
+    assert!(!scan(&mut transports, &[]));
+    assert_eq!((sent(&transports), transports.iter().count()), (Some(5), 1));
     assert_eq!(instance(&transports), first);
     // Under another name it is another instance, and a later daemon begins at zero.
     let renamed = NixlProcess {
@@ -214,11 +203,11 @@ fn process_without_a_row_goes_on_from_its_sums() {
     // Beyond all ids that the scans above have drawn within one tick of the clock.
     let mut ids = ClockIds::default();
     std::iter::repeat_with(|| ids.draw()).nth(2 * MAX_PROCESSES);
-    transports.set_processes(&[renamed], false, None, &mut ids);
+    transports.set_processes(&[renamed], None, &mut ids);
     assert_eq!(sent(&transports), Some(5));
     let second = instance(&transports);
     let mut later = Transports::default();
-    later.set_processes(&[process], false, None, &mut ids);
+    later.set_processes(&[process], None, &mut ids);
     let all = HashSet::from([first, second, instance(&later)]);
     assert_eq!((all.len(), all.contains(&None)), (3, false));
 }
