@@ -3,7 +3,7 @@
 //! Agents that appear, disappear and are replaced, and the start and end of the daemon, with a real pmcd.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Home, Pmcd, TX_BYTES, needs_root, output, run, wait_for};
+use crate::support::{Home, Pmcd, TX_BYTES, needs_root, run, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -287,27 +287,6 @@ fn daemon_drains_once_more_at_sigterm_and_at_the_end_of_pmcd() {
         };
         assert!(pmcd.log().contains(why), "{}", pmcd.log());
     }
-}
-
-#[test]
-fn end_after_an_answer_that_pmcd_did_not_wait_for_is_logged() {
-    let home = Home::new();
-    let pmcd = Pmcd::start(&home);
-    // The default. The pmcd of tests waits longer.
-    run(pmcd.tool("pmstore").args(["pmcd.control.timeout", "5"]));
-    let pid = pmcd.pmda_pid();
-    signal(pid, Signal::SIGSTOP);
-    wait_for("the daemon is stopped", || is_stopped(pid).then_some(()));
-    let log = pmcd.path("log/pmcd/nixl.log");
-    output(pmcd.tool("pminfo").args(["-f", "nixl.control.version"]));
-    signal(pid, Signal::SIGCONT);
-    wait_for("the reason is logged", || {
-        let logs = [log.clone(), log.with_extension("log.prev")];
-        let logs = logs.map(|log| fs::read_to_string(log).unwrap_or_default());
-        logs.concat()
-            .contains("pmcd stopped waiting: ")
-            .then_some(())
-    });
 }
 
 #[test]

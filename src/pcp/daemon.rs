@@ -14,13 +14,10 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::catch_unwind;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Failed waits in a row after which the loop ends.
 const MAX_FAILURES: u32 = 100;
-
-/// Time that pmcd waits for an answer, unless it has another one by `-t` (pmcd(1)). Then it closes the connection.
-const PMCD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers pmcd and drains the rings until pmcd closes the connection, or SIGTERM or SIGINT arrives. Drains once more,
 /// then returns.
@@ -34,9 +31,6 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
         TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
     )?;
     let (mut interval, mut failures) = (Duration::ZERO, 0);
-    // When the loop last began to wait, and the longest time that pmcd may have waited for an answer since no request
-    // was there.
-    let (mut idle_at, mut waited) = (Instant::now(), Duration::ZERO);
     current::set(Some(server));
     loop {
         let wanted = with_server(|server| server.drain_interval()).unwrap_or(interval);
@@ -65,9 +59,9 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
         // Before the work of the tick, because a client waits for the answer.
         if ready.has_request {
             match pmda.serve_one() {
-                Ok(()) => waited = waited.max(idle_at.elapsed()),
+                Ok(()) => {}
                 Err(Status::END) => {
-                    log_end(waited);
+                    tracing::info!("pmcd has closed the connection");
                     break;
                 }
                 Err(status) => {
@@ -75,10 +69,7 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
                     break;
                 }
             }
-        } else {
-            waited = Duration::ZERO;
         }
-        idle_at = Instant::now();
         // The panic hook logs a panic. It ends this tick, and nothing that was counted is lost.
         if has_work {
             // The last tick is not done, so a new one is ignored.
@@ -90,18 +81,6 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
     let _ = catch_unwind(|| with_server(Server::finish));
     current::set(None);
     Ok(())
-}
-
-/// Logs that pmcd has closed the connection. `waited` is zero if pmcd did so at a time when no request was there.
-fn log_end(waited: Duration) {
-    if waited < PMCD_TIMEOUT {
-        tracing::info!("pmcd has closed the connection");
-        return;
-    }
-    let (waited, limit) = (waited.as_secs_f64(), PMCD_TIMEOUT.as_secs());
-    tracing::warn!(
-        "pmcd stopped waiting: the answer to a request took {waited:.1} s, and pmcd waits {limit} s; the host or this process stood still; pmcd starts the PMDA again; if this repeats, raise the limit (pmcd -t, in pmcd.options)"
-    );
 }
 
 /// What [`wait`] found.
