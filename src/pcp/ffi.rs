@@ -332,12 +332,6 @@ impl Instances {
         self.names.retain(|_| each.next() == Some(&true));
     }
 
-    /// Returns ids and names.
-    pub fn iter(&self) -> impl Iterator<Item = (c_int, &CStr)> {
-        let ids = self.set.iter().map(|instance| instance.i_inst);
-        ids.zip(self.names.iter().map(CString::as_c_str))
-    }
-
     fn update_table(&mut self) {
         // SAFETY: the entry lives forever (`new`). The library does not use it now: this runs in the same thread,
         // between its calls or in a callback outside its walks.

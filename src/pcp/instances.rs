@@ -5,7 +5,7 @@
 
 use super::ffi::Instances;
 use crate::agents::AgentKey;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::CString;
 
 /// Instances, each with a key that finds its values.
@@ -20,7 +20,7 @@ pub struct KeyedInstances<K> {
 /// Published agents.
 pub type AgentInstances = KeyedInstances<AgentKey>;
 
-impl<K: Copy + Eq> KeyedInstances<K> {
+impl<K: Copy> KeyedInstances<K> {
     /// Creates the domain without instances.
     #[must_use]
     pub fn new(instances: Instances) -> Self {
@@ -55,18 +55,9 @@ impl<K: Copy + Eq> KeyedInstances<K> {
 
     /// Replaces all instances: id, name and key of each.
     pub fn replace(&mut self, wanted: &[(u32, String, K)]) {
-        let by_id: HashMap<u32, (&[u8], K)> = { wanted.iter() }
-            .map(|(id, name, key)| (*id, (name.as_bytes(), *key)))
-            .collect();
-        let present = self.instances.iter().filter_map(|(id, name)| {
-            let id = id.unsigned_abs();
-            Some((id, (name.to_bytes(), self.get(id)?)))
-        });
-        let unwanted = present.filter(|(id, instance)| by_id.get(id) != Some(instance));
-        let unwanted = unwanted.map(|(id, _)| id).collect();
-        self.remove(&unwanted);
+        self.keys.clear();
+        self.instances.retain(|_| false);
         for (id, name, key) in wanted {
-            // False for those that are there.
             self.add(*id, name, *key);
         }
     }
@@ -75,6 +66,16 @@ impl<K: Copy + Eq> KeyedInstances<K> {
     #[must_use]
     pub fn get(&self, id: u32) -> Option<K> {
         self.keys.get(&id).copied()
+    }
+
+    /// Returns ids and values of instances that have one, in the order of the ids.
+    pub fn values<V>(
+        &self,
+        is_requested: impl Fn(u32) -> bool,
+        get: impl Fn(K) -> Option<V>,
+    ) -> impl Iterator<Item = (u32, V)> {
+        let all = self.iter().filter(move |(id, _)| is_requested(*id));
+        all.filter_map(move |(id, key)| Some((id, get(key)?)))
     }
 
     /// Returns ids and keys of all instances, in the order of the ids.

@@ -95,30 +95,22 @@ impl Server {
                     }
                 }
                 ValueSource::Process(get) => {
-                    let is_requested = is_requested(PROCESSES);
-                    for (id, key) in self
-                        .indoms
-                        .processes
-                        .iter()
-                        .filter(|(id, _)| is_requested(*id))
-                    {
-                        push(id, self.process(key).and_then(|process| get.value(process)));
-                    }
+                    let of = |key| get.value(self.process(key)?);
+                    let values = self.indoms.processes.values(is_requested(PROCESSES), of);
+                    values.for_each(|(id, value)| push(id, Some(value)));
                 }
                 ValueSource::Peer(get) => {
-                    let is_requested = is_requested(PEERS);
-                    for (id, key) in self.indoms.peers.iter().filter(|(id, _)| is_requested(*id)) {
-                        let peer = self
-                            .peer(key)
-                            .filter(|(agent, _)| agent.transport.is_read());
-                        push(id, peer.and_then(|(_, peer)| get.value(peer)));
-                    }
+                    let of = |key| {
+                        let (agent, peer) = self.peer(key)?;
+                        get.value(peer).filter(|_| agent.transport.is_read())
+                    };
+                    let values = self.indoms.peers.values(is_requested(PEERS), of);
+                    values.for_each(|(id, value)| push(id, Some(value)));
                 }
                 ValueSource::AgentOfPeer(get) => {
-                    let is_requested = is_requested(PEERS);
-                    for (id, key) in self.indoms.peers.iter().filter(|(id, _)| is_requested(*id)) {
-                        push(id, self.peer(key).and_then(|(agent, _)| get.value(agent)));
-                    }
+                    let of = |key| get.value(self.peer(key)?.0);
+                    let values = self.indoms.peers.values(is_requested(PEERS), of);
+                    values.for_each(|(id, value)| push(id, Some(value)));
                 }
                 ValueSource::Host(event) => {
                     let total = self.collector.host_total(event);
