@@ -71,20 +71,12 @@ impl BucketIndom {
             CUMULATIVE_TIMES => bounds.le_suffix(bucket),
             _ => bounds.suffix(bucket),
         };
-        let all: Option<Vec<(i32, CString)>> = (0..bounds.bucket_count())
-            .map(|bucket| {
-                let name = format!("{name}::{}", suffix(bucket));
-                let id = instance_id(base, bucket)?;
-                Some((i32::try_from(id).ok()?, CString::new(name).ok()?))
-            })
-            .collect();
-        let Some(all) = all else {
-            tracing::error!(
-                "agent {name}: no histograms: instance id {id} is too high for buckets; run ./Remove in $PCP_PMDAS_DIR/nixl, delete $PCP_VAR_DIR/config/pmda/39.0, run ./Install"
-            );
-            return;
-        };
-        for (id, name) in all {
+        // All fit: `HIGHEST_ID` leaves room for buckets, and no agent has a NUL in its name.
+        let all = (0..bounds.bucket_count()).filter_map(|bucket| {
+            let name = CString::new(format!("{name}::{}", suffix(bucket)));
+            Some((i32::try_from(instance_id(base, bucket)?).ok()?, name.ok()?))
+        });
+        for (id, name) in Vec::from_iter(all) {
             self.instances.push(id, name);
         }
         self.agents.insert(base, id);
