@@ -6,7 +6,7 @@ use crate::collector::counts::{Activity, AgentCounts};
 use crate::procfs::process::Usage;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Counts and settings of the daemon.
 #[derive(Clone, Debug, Default)]
@@ -35,25 +35,9 @@ pub struct Control {
     pub config_error: String,
     /// Time since the epoch at which the configuration was last read. `None`: there was no valid one yet.
     pub config_read: Option<Duration>,
-    /// Time of the last statistics line in the debug log. `None`: the next tick writes one.
-    pub figures_logged: Option<Instant>,
 }
 
-/// Time between two statistics lines in the debug log.
-const FIGURES_EVERY: Duration = Duration::from_secs(60);
-
 impl Control {
-    /// Returns true once a minute, and after debug messages were switched on.
-    pub fn are_figures_due(&mut self, now: Instant) -> bool {
-        let is_due = self
-            .figures_logged
-            .is_none_or(|logged| now.saturating_duration_since(logged) >= FIGURES_EVERY);
-        if is_due {
-            self.figures_logged = Some(now);
-        }
-        is_due
-    }
-
     /// Returns the statistics line for the debug log: the work since the start and its time.
     #[must_use]
     pub fn figures(&self) -> String {

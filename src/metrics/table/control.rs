@@ -44,8 +44,8 @@ pub(super) const ROWS: &[Metric] = rows![
     }),
     /// 1 if debug messages are logged
     /// 1: debug messages are logged without a limit, such as each rejected file with
-    /// its reason, and once a minute the cost of drains and scans. 0: they are not.
-    /// Begins with what -D appl0 says. As root, 1 or 0 can be stored.
+    /// its reason. 0: they are not. Begins with what -D appl0 says. As root, 1 or 0
+    /// can be stored; 1 also logs the cost of drains and scans so far.
     daemon_u32((40, 7), "control.debug", FACT, |_| {
         Some(log::is_debug().into())
     }),

@@ -109,9 +109,10 @@ impl Server {
                 }
                 Command::Debug(debug) => {
                     log::set_debug(debug);
-                    self.control.figures_logged = None;
                     let shown = if debug { "on" } else { "off" };
                     tracing::info!("debug messages are {shown}");
+                    self.control.activity = self.collector.activity();
+                    tracing::debug!("{}", self.control.figures());
                 }
                 Command::Reload => self.reload()?,
             }

@@ -3,7 +3,6 @@
 //! Work of one tick, in pieces of 1 ms: scan, drain, maintain.
 
 use super::Server;
-use crate::log;
 use crate::pcp::work::{FETCH, PIECE, TICK, Work};
 use std::time::{Duration, Instant};
 
@@ -67,10 +66,6 @@ impl Server {
     /// Does what each tick does once, at its end.
     fn end_tick(&mut self, now: Instant) {
         self.check_state_file(now);
-        if log::is_debug() && self.control.are_figures_due(now) {
-            self.control.activity = self.collector.activity();
-            tracing::debug!("{}", self.control.figures());
-        }
         if self.ids.is_due() {
             self.save(false);
         }
