@@ -359,5 +359,14 @@ impl Supervisor {
     }
 }
 
+impl Drop for Supervisor {
+    /// Kills workers that read, with the getent(1) that one may have started. An idle one ends by itself.
+    fn drop(&mut self) {
+        for reading in self.readings.drain(..) {
+            reading.worker.link.close().kill();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;
