@@ -10,6 +10,9 @@ use nix::errno::Errno;
 use std::fs;
 use std::io::{self, Write};
 
+/// Parts of UCX_TLS that let UCX use RDMA (`ucx_info -d`).
+const RDMA_TRANSPORTS: [&str; 6] = ["all", "ib", "rc", "ud", "dc", "srd"];
+
 /// Prints what is known of the transports of all processes that use NIXL, with warnings. `host` are the RDMA devices of
 /// this host.
 ///
@@ -80,10 +83,19 @@ fn unreadable(errno: Errno) -> String {
     let why = match errno {
         Errno::ENOSYS => "Linux is older than 5.6, which is needed".to_owned(),
         Errno::EMFILE => "it has more than 32768 open files".to_owned(),
-        Errno::EPERM | Errno::EACCES => format!(
-            "CAP_SYS_PTRACE is needed to read the sockets of another user's process, or of one that is not dumpable, and a kernel.yama.ptrace_scope below 3; the PMDA does not keep it if owners names only its own user{}",
-            as_root()
-        ),
+        Errno::EPERM | Errno::EACCES => {
+            let scope =
+                fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+            match scope.trim() {
+                "3" => {
+                    "kernel.yama.ptrace_scope is 3, which forbids it to every process".to_owned()
+                }
+                _ => format!(
+                    "CAP_SYS_PTRACE is needed to read the sockets of another user's process, or of one that is not dumpable; the PMDA does not keep it if owners names only its own user{}",
+                    as_root()
+                ),
+            }
+        }
         _ => io::Error::from(errno).to_string(),
     };
     format!(
@@ -96,9 +108,10 @@ fn without_rdma(process: &NixlReading, host: &[String]) -> Vec<String> {
     let devices = host.join(", ");
     let mut found = Vec::new();
     let environ = process.environment.as_ref();
-    if let Some(listed) = environ.and_then(|(_, environ)| environ.get(UCX_TLS)) {
+    let listed = environ.and_then(|(_, environ)| environ.get(UCX_TLS));
+    if let Some(listed) = listed.filter(|listed| !allows_rdma(listed)) {
         found.push(format!(
-            "UCX_TLS is {listed:?}, which may leave out RDMA ({devices}): unset it, or add rc"
+            "UCX_TLS is {listed:?}, which leaves out RDMA ({devices}): unset it, or add rc"
         ));
     }
     if process.lacks_infiniband {
@@ -130,9 +143,51 @@ pub fn rdma_devices_of_host() -> Vec<String> {
     names
 }
 
+/// True if a value of UCX_TLS lets UCX use RDMA: a list of transports, or with `^` first a list of excluded ones.
+fn allows_rdma(listed: &str) -> bool {
+    let names = |list: &str| -> bool {
+        list.split(',').any(|name| {
+            let name = name.trim();
+            // For example rc, rc_x, rc_mlx5, or rc:aux.
+            RDMA_TRANSPORTS.iter().any(|known| {
+                let rest = name.strip_prefix(known);
+                rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_alphanumeric()))
+            })
+        })
+    };
+    match listed.strip_prefix('^') {
+        Some(excluded) => {
+            let is_excluded = |name: &str| excluded.split(',').any(|other| other.trim() == name);
+            !(is_excluded("ib") || ["rc", "ud", "dc"].into_iter().all(is_excluded))
+        }
+        None => names(listed),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn transports_with_rdma_are_recognized() {
+        for (listed, expected) in [
+            ("all", true),
+            ("rc,sm,self", true),
+            ("tcp, rc_mlx5", true),
+            ("ib", true),
+            ("dc_x", true),
+            ("tcp", false),
+            ("sm,self,cuda_copy", false),
+            ("tcp,rdmacm", false),
+            ("^tcp", true),
+            ("^ib,tcp", false),
+            ("^rc,ud,dc", false),
+            ("^rc,ud", true),
+            ("", false),
+        ] {
+            assert_eq!(allows_rdma(listed), expected, "{listed}");
+        }
+    }
 
     #[test]
     fn reason_of_unreadable_sockets_has_a_remedy() {
