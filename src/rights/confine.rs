@@ -8,9 +8,12 @@
 use crate::config::{Config, DirectoryPattern};
 use crate::discovery::directory;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetError, RulesetStatus, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, RulesetStatus,
 };
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Newest rules of Landlock that this build uses. An older kernel enforces those that it has.
@@ -60,11 +63,27 @@ fn ring_access(config: &Config) -> BitFlags<AccessFs> {
     }
 }
 
+/// Why the process is not locked in.
+#[derive(Debug, thiserror::Error)]
+pub enum NotConfined {
+    /// The kernel has Landlock, but rejects the rules.
+    #[error("{0}")]
+    Rules(#[from] RulesetError),
+    /// Without a rule for it, a path could not be used any more.
+    #[error("{}: {why}", path.display())]
+    Path {
+        /// File or directory.
+        path: PathBuf,
+        /// Why it cannot be opened.
+        why: io::Error,
+    },
+}
+
 /// Locks the process into its directories for good. Returns a text that says how far the kernel enforces that.
 ///
 /// # Errors
-/// The kernel rejects the rules. Then the process is not locked in.
-pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> {
+/// There is no rule for a path that is there, or the kernel rejects the rules. Then the process is not locked in.
+pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, NotConfined> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let change =
         read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
@@ -78,7 +97,7 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> 
         ("multiproc_dir", &config.multiproc_dir, read),
     ] {
         for pattern in patterns {
-            match reach(pattern) {
+            match reach(pattern)? {
                 Some(path) => allowed.push((path, access)),
                 None => tracing::warn!(
                     "{key}: {} stays out of reach, since {}, and run ./Install again",
@@ -96,8 +115,18 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> 
         .handle_access(AccessNet::from_all(RULES))?
         .create()?;
     for (path, access) in allowed {
-        // A path that cannot be opened gets no rule.
-        rules = rules.add_rules(path_beneath_rules([path], access))?;
+        let file = File::options()
+            .read(true)
+            .custom_flags(libc::O_PATH)
+            .open(&path);
+        let Some(file) = if_there(&path, file)? else {
+            continue;
+        };
+        let access = match file.metadata().is_ok_and(|of| of.is_file()) {
+            true => access & AccessFs::from_file(RULES),
+            false => access,
+        };
+        rules = rules.add_rule(PathBeneath::new(file, access))?;
     }
     Ok(match rules.restrict_self()?.ruleset {
         RulesetStatus::NotEnforced => {
@@ -114,20 +143,39 @@ pub fn confine(config: &Config, own: &OwnPaths) -> Result<String, RulesetError> 
 /// made again. So it is the part before the first wildcard. Of a pattern without one it is the directory above, unless
 /// that is the root directory. Of a missing directory it is the one above it. `None`: both are missing, or it is the
 /// root directory, which would allow everything. Links are followed.
-fn reach(pattern: &DirectoryPattern) -> Option<PathBuf> {
+///
+/// # Errors
+/// The kernel does not tell whether a directory is there.
+fn reach(pattern: &DirectoryPattern) -> Result<Option<PathBuf>, NotConfined> {
     let is_root = |path: &Path| path == Path::new("/");
+    let real = |path: &Path| if_there(path, path.canonicalize());
     let prefix = directory::prefix(pattern);
     let stays = prefix != Path::new(&pattern.path)
         || PERMANENT.iter().any(|path| prefix == Path::new(path));
-    let found = match prefix.canonicalize() {
-        Ok(real) if stays => real,
-        Ok(real) => {
-            let above = real.parent().filter(|above| !is_root(above));
-            above.unwrap_or(&real).to_owned()
+    let found = match (real(&prefix)?, prefix.parent()) {
+        (Some(found), _) if stays => Some(found),
+        (Some(found), _) => {
+            let above = found.parent().filter(|above| !is_root(above));
+            Some(above.unwrap_or(&found).to_owned())
         }
-        Err(_) => prefix.parent()?.canonicalize().ok()?,
+        (None, Some(above)) => real(above)?,
+        (None, None) => None,
     };
-    (!is_root(&found)).then_some(found)
+    Ok(found.filter(|found| !is_root(found)))
+}
+
+/// Returns `None` for a path that is not there.
+fn if_there<T>(path: &Path, result: io::Result<T>) -> Result<Option<T>, NotConfined> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(why) if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(why) => Err(NotConfined::Path {
+            path: path.into(),
+            why,
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -137,7 +185,7 @@ mod tests {
     #[test]
     fn rule_is_for_a_directory_that_stays() {
         let dir = tempfile::tempdir().expect("a directory");
-        let reach = |path: &Path| reach(&DirectoryPattern::of(path));
+        let reach = |path: &Path| reach(&DirectoryPattern::of(path)).expect("the kernel tells");
         // A directory for temporary files may be a link.
         let root = dir.path().canonicalize().expect("there");
         let at = |path: &str| reach(&root.join(path));
@@ -154,5 +202,17 @@ mod tests {
         assert_eq!(of("/proc"), Some("/proc".into()), "not all of /");
         assert_eq!(of("/no-such-directory"), None, "not all of /");
         assert_eq!(of("/*/nixl"), None, "not all of /");
+    }
+
+    #[test]
+    fn directory_of_which_the_kernel_tells_nothing_is_an_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let link = dir.path().join("loop");
+        std::os::unix::fs::symlink("loop", &link).expect("made");
+        let reached = reach(&DirectoryPattern::of(&link));
+        assert!(
+            matches!(reached, Err(NotConfined::Path { .. })),
+            "not blind"
+        );
     }
 }
