@@ -236,7 +236,7 @@ fn check_is_not_ended_by_a_signal_of_a_lease_or_limit() {
 }
 
 #[test]
-fn processes_that_are_not_visible_have_a_remedy() {
+fn processes_that_are_not_visible_have_a_cause_and_a_remedy() {
     needs_root();
     let home = Home::new();
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
@@ -260,18 +260,33 @@ fn processes_that_are_not_visible_have_a_remedy() {
         let process = fs::metadata(format!("/proc/{}", of_another_user.id())).ok()?;
         (process.uid() == 65534).then_some(())
     });
-    let all = [
-        "unshare --pid --fork --mount-proc",
-        "setpriv --reuid=65534 --clear-groups",
+    let expected = [
+        (
+            "unshare --pid --fork --mount-proc",
+            "those outside of this container ",
+            "--pid=host)",
+        ),
+        (
+            "setpriv --reuid=65534 --clear-groups",
+            "those of other users may not be read; ",
+            "run as root",
+        ),
         // CAP_PERFMON and CAP_SYS_ADMIN are enough for newer kernels.
-        "setpriv --bounding-set=-sys_ptrace,-perfmon,-sys_admin --",
+        (
+            "setpriv --bounding-set=-sys_ptrace,-perfmon,-sys_admin --",
+            "some may not be read without CAP_SYS_PTRACE; ",
+            "--cap-add SYS_PTRACE)",
+        ),
     ];
-    let notes = all.map(note);
+    let notes = expected.map(|(within, _, _)| note(within));
     let with_all_rights = note("");
     of_another_user.kill().expect("it runs");
     of_another_user.wait().expect("our child");
-    for (within, note) in all.iter().zip(notes) {
-        assert!(note.starts_with("run this as root "), "{within}: {note}");
+    for ((within, cause, remedy), note) in expected.iter().zip(notes) {
+        assert!(
+            note.starts_with(cause) && note.ends_with(remedy),
+            "{within}: {note}"
+        );
     }
     if support::sees_all_processes() {
         assert_eq!(with_all_rights, "");

@@ -7,8 +7,12 @@ use crate::config::Config;
 use crate::observer::client::Observer;
 use crate::observer::examination::{DaemonReading, Examination, NixlReading, Subject};
 use crate::observer::protocol::{Kind, Request, Response};
+use crate::procfs::process::sees_host;
 use crate::procfs::process_scan::{MappingProcess, ProcessScan, ScanRequest};
+use caps::{CapSet, Capability};
+use nix::unistd::geteuid;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time in which other processes answer.
@@ -21,6 +25,8 @@ const EXAMINATION_TIME: Duration = Duration::from_secs(5);
 pub struct Seen {
     /// Processes that have files mapped.
     pub process_scan: ProcessScan,
+    /// Probable reason why not all processes were read, and the remedy.
+    pub why_incomplete: Option<&'static str>,
     /// Processes that have a NIXL backend loaded.
     pub nixl: Vec<NixlReading>,
     /// Processes of pmdanixl, by process id.
@@ -72,6 +78,7 @@ impl Seen {
             seen.ask(observer, &Request::LookUp(question), Kind::Names, end);
             seen.names.end_question(Instant::now());
         }
+        seen.why_incomplete = (!seen.process_scan.is_complete).then(why_incomplete);
         seen
     }
 
@@ -117,4 +124,21 @@ impl Seen {
 fn reads_sockets(config: &Config, uid: u32) -> bool {
     let owners = config.owners.as_ref();
     config.proc_facts && config.transport && owners.is_none_or(|owners| owners.contains(&uid))
+}
+
+/// Returns the probable reason why a process scan is not complete, and the remedy. It depends on the rights of the
+/// observer, which are those that this process has until it becomes the configured user.
+fn why_incomplete() -> &'static str {
+    let may_read = caps::has_cap(None, CapSet::Permitted, Capability::CAP_SYS_PTRACE);
+    if !geteuid().is_root() {
+        "those of other users may not be read; run as root"
+    } else if !may_read.unwrap_or(true) {
+        "some may not be read without CAP_SYS_PTRACE; give it to the container (docker run --cap-add SYS_PTRACE)"
+    } else if !Path::new("/proc/1").exists() {
+        "/proc has no process 1; mount proc(5) there, without hidepid"
+    } else if !sees_host() {
+        "those outside of this container are not visible; if NIXL runs outside of it too, run this on the host or in its PID namespace (docker run --pid=host)"
+    } else {
+        "a process blocks, or too many have one file mapped; run this again"
+    }
 }

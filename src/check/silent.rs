@@ -40,10 +40,10 @@ pub fn report(
             process.found.id.pid, process.command
         )?;
     }
-    if !seen.process_scan.is_complete {
+    if let Some(why) = seen.why_incomplete {
         writeln!(
             out,
-            "note: not all processes can be examined for NIXL: run this as root on the host, or in its PID namespace and with CAP_SYS_PTRACE (docker run --pid=host --cap-add SYS_PTRACE); if it does, a process blocks, or too many have one file mapped: run it again"
+            "note: not all processes can be examined for NIXL: {why}"
         )?;
     }
     Ok(silent.len())
