@@ -139,6 +139,8 @@ fn counted(counts: &Path, program: &str) -> Command {
         .args(["-q", "--tool=callgrind"])
         .arg("--toggle-collect=__pmdaMainPDU")
         .arg(format!("--callgrind-out-file={}/out", counts.display()))
+        // It warns of each openat2(2), which some releases do not know.
+        .arg(format!("--log-file={}/log", counts.display()))
         .arg(program);
     command
 }
