@@ -5,6 +5,7 @@
 
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{self, BACKEND, StoreWriter, TX_BYTES, Who, XFER_TIME};
+use std::time::{Duration, Instant};
 
 /// The new store comes first in the directory listing when pmdanixl starts again.
 #[test]
@@ -58,9 +59,6 @@ fn stores_begun_and_ended_during_downtime_count_once() {
         core.run(2);
         core.kill();
         for run in 0..20 {
-            // The order of the stores shows only in the times of their files, which have the resolution of a clock
-            // tick.
-            std::thread::sleep(std::time::Duration::from_millis(10));
             let identity = Who::named("kv").rank("0").pid(run * 7919 % 1000);
             let _store = core.sender(&identity, 1 << run);
             sent += 1 << run;
@@ -174,6 +172,22 @@ fn store_ended_before_retain_does_not_count() {
     core.run(3);
     core.assert_sent([]);
     core.assert_host_sent(2);
+}
+
+/// The time of a tick is that of its begin, and its scan takes a while.
+#[test]
+fn store_whose_process_begins_and_ends_during_a_tick_counts() {
+    let mut core = Core::new("");
+    core.run(1);
+    // The machine's clock passes that of the next tick.
+    let next = core.now() + Duration::from_secs(1);
+    std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    let store = core.store(&Who::named("kv"));
+    store.count(TX_BYTES, 1);
+    store.flush_at(store_writer::monotonic());
+    drop(store);
+    core.run(1);
+    core.assert_host_sent(1);
 }
 
 #[test]

@@ -178,7 +178,8 @@ impl Collector {
 
     /// True if a store was updated within `retain`, and since the host was started: CLOCK_MONOTONIC begins again then.
     fn is_recent(&self, store: &FoundStore, now: Instant) -> bool {
-        let now = self.clock.at(now);
+        // Since the begin of this tick, a process may have begun and ended.
+        let now = self.clock.at(now.max(Instant::now()));
         let uptime = Duration::from_nanos(now.stamp).as_secs();
         let changed = u64::try_from(store.found.facts.changed.0).unwrap_or(0);
         let ago = now.stamp.checked_sub(store.values.updated);
