@@ -141,6 +141,16 @@ pub fn monotonic() -> u64 {
     u64::try_from(now.expect("a clock").as_nanos()).expect("not for centuries")
 }
 
+/// Waits for the next clock tick, so that files that are made from now on are younger than all others: the daemon tells
+/// stores that it has counted by that.
+pub fn wait_for_tick() {
+    let coarse = || clock_gettime(ClockId::CLOCK_REALTIME_COARSE).expect("a clock");
+    let tick = coarse();
+    while coarse() == tick {
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
 /// Store of one agent, locked and mapped for writing. Dropping it leaves the file, as NIXL does.
 #[derive(Debug)]
 pub struct StoreWriter {

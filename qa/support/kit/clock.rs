@@ -48,7 +48,6 @@ impl Core {
 
     /// Scans directories within a time budget.
     pub fn scan_within(&mut self, budget: Duration) {
-        self.ahead = self.now.saturating_duration_since(Instant::now());
         let now = self.now;
         self.running_mut().agents.scan(now, budget);
     }

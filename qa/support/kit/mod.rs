@@ -51,8 +51,6 @@ pub struct Core {
     settings: String,
     /// Test clock, which only the test advances.
     now: Instant,
-    /// Lead of the test clock over the machine's clock at the last tick.
-    ahead: Duration,
     /// `None` if the daemon was killed.
     running: Option<Running>,
     /// Names of expired agents, oldest first.
@@ -127,7 +125,6 @@ impl Core {
             home,
             settings: settings.to_owned(),
             now: Instant::now(),
-            ahead: Duration::ZERO,
             running: None,
             forgotten: Vec::new(),
         };
@@ -178,8 +175,9 @@ impl Core {
         RingWriter::create(&self.path(name), layout, slots).expect("a ring")
     }
 
-    /// Starts an agent with a new store.
+    /// Starts an agent with a new store, which is younger than all others.
     pub fn store(&self, identity: &Who) -> StoreWriter {
+        store_writer::wait_for_tick();
         StoreWriter::create(&self.stores(), identity).expect("a store")
     }
 
@@ -193,8 +191,7 @@ impl Core {
     /// Sends bytes from the agent of a store, at the time of the test clock.
     pub fn send(&self, store: &StoreWriter, bytes: u64) {
         store.count(TX_BYTES, bytes);
-        let ahead = u64::try_from(self.ahead.as_nanos()).expect("short");
-        store.flush_at(store_writer::monotonic() + ahead);
+        self.flush(store);
     }
 
     /// Ends a flush of a store at the time of the test clock.
