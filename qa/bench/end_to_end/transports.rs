@@ -5,9 +5,10 @@
 use super::report::Table;
 use super::runs::Runs;
 use super::support::pdu::Link;
-use super::support::scripted::{Process, observers, workers};
+use super::support::scripted::Process;
 use super::support::{Home, PMDANIXL, wait_for};
 use super::{Extent, processor};
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,7 +16,14 @@ use std::time::Duration;
 const MAPPINGS: u32 = 5000;
 const CONNECTIONS: u32 = 32;
 
-/// Share of a processor that the daemon and its worker use, in percent.
+/// Processes that a process has started and that have not ended.
+fn children(pid: u32) -> Vec<u32> {
+    let all = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it runs");
+    let pids = all.split_whitespace().map(str::parse);
+    pids.collect::<Result<_, _>>().expect("numbers")
+}
+
+/// Share of a processor that the daemon, its observer and its worker use, in percent.
 fn cost(extent: Extent, processes: usize, is_on: bool) -> Runs {
     let home = Home::new();
     home.set(&format!("transport = {is_on}"));
@@ -45,12 +53,9 @@ fn cost(extent: Extent, processes: usize, is_on: bool) -> Runs {
             let read = link.fetch(&["process.tcp.connections"]).expect("an answer");
             (read[0].len() >= all.len()).then_some(())
         });
-        pids.extend(
-            workers()
-                .into_iter()
-                .chain(observers())
-                .map(|(worker, _)| worker),
-        );
+        let observers = children(pid);
+        pids.extend(observers.iter().flat_map(|&pid| children(pid)));
+        pids.extend(observers);
     }
     // Each run is as long as the interval of process scans. Five runs would take too long.
     let (runs, time) = (extent.of(3, 2), Duration::from_secs(extent.of(180, 2)));
@@ -65,8 +70,8 @@ pub fn measure(extent: Extent) -> Table {
         "Sockets of processes that use NIXL",
         "processes | % of a processor | with transport = false | difference | at most",
         format!(
-            "Processes with {MAPPINGS} mappings and {CONNECTIONS} TCP connections each, without telemetry. The daemon's process and \
-             the one that reads sockets, together."
+            "Processes with {MAPPINGS} mappings and {CONNECTIONS} TCP connections each, without telemetry. The daemon, its observer and \
+             its worker together."
         ),
     );
     for (processes, limit) in [(0, "0.00"), (extent.of(64, 4), "0.20")] {
