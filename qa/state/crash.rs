@@ -67,39 +67,53 @@ impl Drainer for Daemon<'_> {
         }
         let metrics = [
             &event_metrics()[..],
-            &["nixl.ring.resets".into(), "nixl.ring.foreign_reads".into()],
+            &["nixl.ring.resets", "nixl.ring.foreign_reads", PENDING].map(String::from),
         ]
         .concat();
         let request = format!("instance 39.0\nfetch {}", metrics.join(" "));
-        // Until the daemon that dbpmda has left behind ends, the next one has no values.
-        let shown = wait_for("values", || {
+        // Until the daemon that dbpmda has left behind ends, the next one has no values, or cannot drain all rings.
+        wait_for("one of the daemons drains all rings", || {
             let shown = self.home.dbpmda(&request);
-            (!shown.contains("Try again")).then_some(shown)
-        });
-        let (mut names, mut values, mut metric) = (BTreeMap::new(), Values::new(), String::new());
-        for line in shown.lines() {
-            match line.split_whitespace().collect::<Vec<_>>()[..] {
-                // `[  0] inst: 7 name: "agent"`, `39.0.0 (nixl.transfer.tx_bytes): numval: 1 ...`, `inst [7 or ???]
-                // value 42`.
-                ["[", _, "inst:", id, "name:", name] => {
-                    names.insert(id.to_owned(), name.trim_matches('"').to_owned());
-                }
-                [_, name, "numval:", ..] => {
-                    metric = name.trim_matches(['(', ')', ':']).to_owned();
-                    values.insert(metric.clone(), BTreeMap::new());
-                }
-                ["inst", id, "or", "???]", "value", value] => {
-                    let name = names[id.trim_start_matches('[')].clone();
-                    let values = values.get_mut(&metric).expect("a value after its metric");
-                    values.insert(name, value.parse().expect("a number"));
-                }
-                _ => {}
-            }
-        }
-        let missing = metrics.iter().find(|name| !values.contains_key(*name));
-        assert_eq!(missing, None, "{shown}{}", self.home.log());
-        values
+            let values = (!shown.contains("Try again")).then(|| values_in(&shown))?;
+            let missing = metrics.iter().find(|name| !values.contains_key(*name));
+            assert_eq!(missing, None, "{shown}{}", self.home.log());
+            are_drained(&values).then_some(values)
+        })
     }
+}
+
+/// Metric of the events that are not counted yet.
+const PENDING: &str = "nixl.ring.pending";
+
+/// True if no ring has an event that is not counted yet.
+fn are_drained(values: &Values) -> bool {
+    let rings = values.get(PENDING).into_iter().flatten();
+    rings.into_iter().all(|(_, &pending)| pending == 0)
+}
+
+/// Returns the values that dbpmda has printed.
+fn values_in(shown: &str) -> Values {
+    let (mut names, mut values, mut metric) = (BTreeMap::new(), Values::new(), String::new());
+    for line in shown.lines() {
+        match line.split_whitespace().collect::<Vec<_>>()[..] {
+            // `[  0] inst: 7 name: "agent"`, `39.0.0 (nixl.transfer.tx_bytes): numval: 1 ...`, `inst [7 or ???]
+            // value 42`.
+            ["[", _, "inst:", id, "name:", name] => {
+                names.insert(id.to_owned(), name.trim_matches('"').to_owned());
+            }
+            [_, name, "numval:", ..] => {
+                metric = name.trim_matches(['(', ')', ':']).to_owned();
+                values.insert(metric.clone(), BTreeMap::new());
+            }
+            ["inst", id, "or", "???]", "value", value] => {
+                let name = names[id.trim_start_matches('[')].clone();
+                let values = values.get_mut(&metric).expect("a value after its metric");
+                values.insert(name, value.parse().expect("a number"));
+            }
+            _ => {}
+        }
+    }
+    values
 }
 
 /// A pmcd and its daemon. The kill ends pmcd.
@@ -137,10 +151,10 @@ impl Drainer for Whole<'_> {
     fn read(&mut self) -> Values {
         self.start();
         self.pmcd.wait_until_it_answers();
-        // An orphaned daemon may still have the state file locked for its last drain.
-        wait_for("one of the daemons drains", || {
+        // An orphaned daemon may still have the state file or a ring locked for its last drain.
+        wait_for("one of the daemons drains all rings", || {
             let values = self.pmcd.all_values();
-            (!values.is_empty()).then_some(values)
+            (!values.is_empty() && are_drained(&values)).then_some(values)
         })
     }
 }
