@@ -27,11 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn rings(rings: &Path, state: &Path, is_traced: bool) -> Result<(), Box<dyn Error>> {
-    let mut core = Core::on(
-        rings,
-        state,
-        "proc_facts = true\nexperimental_layouts = [\"v5\"]",
-    );
+    let mut core = Core::on(rings, state, "proc_facts = true");
     core.scan();
     if is_traced {
         ptrace::traceme()?;

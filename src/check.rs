@@ -241,7 +241,7 @@ fn scan(
             continue;
         }
         let files = files.remove(&directory.path).unwrap_or_default();
-        let line = |found| check_file(found, config, &mut scanner, summary);
+        let line = |found| check_file(found, &mut scanner, summary);
         let mut of_directory: Vec<Line> = files.into_iter().map(line).collect();
         of_directory.extend(error.map(|errno| Line {
             level: Level::Problem,
@@ -292,12 +292,7 @@ fn shown_name(name: &OsStr) -> String {
 }
 
 /// Opens a file, and counts it in `summary`.
-fn check_file(
-    mut found: Found,
-    config: &Config,
-    scanner: &mut Scanner,
-    summary: &mut Summary,
-) -> Line {
+fn check_file(mut found: Found, scanner: &mut Scanner, summary: &mut Summary) -> Line {
     let mut line = Line {
         text: format!("{}: ", shown_name(&found.name)),
         ..Line::default()
@@ -309,8 +304,8 @@ fn check_file(
         }
         Err(rejection) => {
             summary.rejected += 1;
-            let has_size = Layout::fits_any(found.facts.size, |layout| config.reads(layout))
-                || found.facts.size == store::LEN as u64;
+            let has_size =
+                Layout::fits_any(found.facts.size) || found.facts.size == store::LEN as u64;
             let is_foreign = has_size && matches!(rejection, Rejection::Owner { .. });
             summary.foreign += usize::from(is_foreign);
             line.text += &format!("rejected: {rejection}");

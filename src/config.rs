@@ -3,7 +3,6 @@
 //! Configuration file `$PCP_SYSCONF_DIR/nixl/nixl.conf`: TOML, or the INI format of PCP's Python PMDA.
 
 use crate::error::ConfigError;
-use crate::ring::layout::Layout;
 use crate::stats::histogram::Bounds;
 use serde::Deserialize;
 use std::ffi::OsString;
@@ -81,9 +80,6 @@ pub struct Config {
     pub proc_facts: bool,
     /// True if the sockets of processes that use NIXL are read. Needs `proc_facts`.
     pub transport: bool,
-    /// Layouts of rings that are read although no release of NIXL has them.
-    #[serde(deserialize_with = "value::experimental_layouts")]
-    pub experimental_layouts: Vec<Layout>,
     /// Directory of the kubelet's logs of pods. Its entries have the names of pods.
     #[serde(deserialize_with = "value::path")]
     pub pod_logs: PathBuf,
@@ -109,16 +105,7 @@ impl Default for Config {
             proc_facts: true,
             transport: true,
             pod_logs: "/var/log/pods".into(),
-            experimental_layouts: Vec::new(),
         }
-    }
-}
-
-impl Config {
-    /// True if rings of a layout are read.
-    #[must_use]
-    pub fn reads(&self, layout: Layout) -> bool {
-        !layout.is_experimental() || self.experimental_layouts.contains(&layout)
     }
 }
 

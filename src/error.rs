@@ -72,16 +72,6 @@ pub enum Rejection {
         /// Version in the header.
         version: i32,
     },
-    /// A ring of a layout that no release of NIXL has, and that the configuration does not switch on.
-    #[error(
-        "ring version {version} has layout {name}, which no release of NIXL has; to read it, set experimental_layouts = [\"{name}\"] in nixl.conf and reload"
-    )]
-    Experimental {
-        /// Version in the header.
-        version: i32,
-        /// Name of the layout.
-        name: &'static str,
-    },
     /// A file in a directory of stores that does not have the name of a store.
     #[error("does not have the name of a store, nixl.PID.RUN.INSTANCE.mmap")]
     Name,
@@ -243,7 +233,6 @@ impl Rejection {
             Rejection::Uninitialised { .. }
             | Rejection::Unsupported { .. }
             | Rejection::LibfabricFork { .. }
-            | Rejection::Experimental { .. }
             | Rejection::StoreSize { .. }
             | Rejection::Schema { .. }
             | Rejection::Malformed { .. }
@@ -267,7 +256,6 @@ impl Rejection {
             self,
             Rejection::Unsupported { .. }
                 | Rejection::LibfabricFork { .. }
-                | Rejection::Experimental { .. }
                 | Rejection::Schema { .. }
         )
     }

@@ -11,7 +11,7 @@
 //! by type of event, and `source` says whose events they are.
 
 use crate::error::RingFault;
-use crate::ring::layout::{Header, Layout, VERSIONS};
+use crate::ring::layout::{Header, Layout, header};
 use crate::shm::{FileShortened, HeaderPoll, Mapping, ReadWord};
 use std::fs::File;
 use std::io;
@@ -107,28 +107,15 @@ impl Ring {
     }
 
     /// A poll of the header. It detects if a position, the version or the capacity differs from these positions and the
-    /// mapped ring. `None` for a header whose first three words are not three of these fields: such a ring is read in
-    /// each tick.
+    /// mapped ring.
     #[must_use]
     pub fn header_poll(&self, read_pos: u64, write_pos: u64) -> Option<HeaderPoll> {
-        let Shape {
-            layout,
-            capacity,
-            versions,
-        } = self.shape;
-        let header = layout.header();
-        let mut words = [
-            (header.write_pos, write_pos),
-            (header.read_pos, read_pos),
-            (VERSIONS, versions),
-            (header.capacity, capacity),
-        ];
-        // In each header, three of these are the first words.
-        words.sort_unstable();
-        let [(0, zero), (1, one), (2, two), last] = words else {
-            return None;
-        };
-        HeaderPoll::new(&self.mapping, [zero, one, two], last)
+        let mut expected = [0; 4];
+        expected[header::WRITE_POS] = write_pos;
+        expected[header::READ_POS] = read_pos;
+        expected[header::VERSIONS] = self.shape.versions;
+        expected[header::CAPACITY] = self.shape.capacity;
+        HeaderPoll::new(&self.mapping, expected)
     }
 
     /// The number of slots from one position to another, going round the end of the ring.

@@ -177,29 +177,26 @@ impl Mapping {
     }
 }
 
-/// Expected values of the first three words of a mapping and of another one: the header of an idle ring, or of a store
-/// and the time of its last change. The check does not load the [`Mapping`]: with a thousand idle files, each
+/// Expected values of the first four words of a mapping: the header of an idle ring, or of a store with the time of its
+/// last change. The check does not load the [`Mapping`]: with a thousand idle files, each
 /// additional load is a cache miss.
 #[derive(Debug)]
 pub struct HeaderPoll {
     start: NonNull<ReadWord>,
     /// Keeps the memory mapped.
     mapping: Rc<Mapping>,
-    first: [u64; 3],
-    /// Place and value of the other word.
-    last: (usize, u64),
+    expected: [u64; 4],
 }
 
 impl HeaderPoll {
     /// Returns a poll of these words; `None` if the mapping is shorter.
     #[must_use]
-    pub fn new(mapping: &Rc<Mapping>, first: [u64; 3], last: (usize, u64)) -> Option<Self> {
+    pub fn new(mapping: &Rc<Mapping>, expected: [u64; 4]) -> Option<Self> {
         let start = NonNull::new(mapping.map.as_mut_ptr().cast())?;
-        (first.len().max(last.0 + 1) <= mapping.words).then(|| Self {
+        (expected.len() <= mapping.words).then(|| Self {
             start,
             mapping: Rc::clone(mapping),
-            first,
-            last,
+            expected,
         })
     }
 
@@ -208,15 +205,13 @@ impl HeaderPoll {
     #[inline]
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
-        let (place, value) = self.last;
-        let count = self.first.len().max(place + 1);
+        let count = self.expected.len();
         let guard = AccessGuard::new(self.start.addr().get(), 8 * count);
         // SAFETY: as in `access`; these are the first words of the mapping.
         let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), count) };
         // Without a branch, so that the processor starts the loads of the next files during a cache miss.
-        let first = words.iter().zip(self.first);
-        let last = words[place].load(Relaxed) ^ value;
-        let differ = first.fold(last, |all, (now, then)| all | (now.load(Relaxed) ^ then));
+        let pairs = words.iter().zip(self.expected);
+        let differ = pairs.fold(0, |all, (now, then)| all | (now.load(Relaxed) ^ then));
         if guard.has_fault() {
             self.mapping.is_shortened.set(true);
             return false;

@@ -4,7 +4,7 @@
 //! event.
 
 use crate::support::PATIENCE;
-use crate::support::kit::writer::{Kind, Layout, RingWriter};
+use crate::support::kit::writer::{HEADER, Kind, Layout, RingWriter};
 use crate::support::kit::{Core, SECOND, push};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -127,7 +127,7 @@ fn file_of_an_interrupted_start_keeps_its_name() {
     // A starting agent first clears the version, and this one is killed then.
     let file = fs::OpenOptions::new().write(true).open(core.path("agent"));
     file.expect("there")
-        .write_all_at(&[0; 8], 8 * Layout::V4.header().versions)
+        .write_all_at(&[0; 8], 8 * HEADER.versions)
         .expect("written");
     core.tidy();
     assert_eq!(names(&core.rings()), ["agent"]);

@@ -29,7 +29,7 @@ fn limits(layout: Layout) -> (f64, f64) {
         // Layouts with named events: comparing names is most of the work.
         Layout::V1 | Layout::V2Named => (0.86, 1.15),
         Layout::V2 | Layout::V3 => (0.55, 2.19),
-        Layout::V4 | Layout::V5 => (0.43, 2.07),
+        Layout::V4 => (0.43, 2.07),
     }
 }
 
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     }
     let mut good = true;
     println!("instructions per event, and as a share of the loop that pops");
-    for layout in Layout::RELEASED {
+    for layout in Layout::ALL {
         let per_event = |what| per_event(layout, what);
         let [pop, counters, everything] = ["pop", "counters", "everything"].map(per_event);
         let [counters_share, everything_share] = [counters / pop, everything / pop];

@@ -9,7 +9,7 @@ use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::{EventType, Events, Totals};
 use pmdanixl::journal::Journal;
 use pmdanixl::ring::BATCH;
-use pmdanixl::ring::layout::{HeaderLayout, VERSIONS};
+use pmdanixl::ring::layout::header;
 use pmdanixl::ring::protocol::{Consumer, Shape};
 use std::fs;
 use std::path::Path;
@@ -60,11 +60,6 @@ fn fill(path: &Path, layout: Layout, capacity: u64) {
     );
 }
 
-const RELEASES_ONLY: &str = "only layouts of releases are compared with NIXL's own reader";
-
-/// The header of all releases.
-const HEADER: HeaderLayout = HeaderLayout::PACKED;
-
 /// Ring in memory.
 pub struct Memory {
     layout: Layout,
@@ -89,8 +84,8 @@ impl Memory {
         let plain = words.iter().map(|word| word.load(Relaxed)).collect();
         let shape = Shape {
             layout: drained_as(layout),
-            capacity: words[HEADER.capacity].load(Relaxed),
-            versions: words[VERSIONS].load(Relaxed),
+            capacity: words[header::CAPACITY].load(Relaxed),
+            versions: words[header::VERSIONS].load(Relaxed),
         };
         Self {
             layout,
@@ -116,9 +111,9 @@ impl Memory {
 
     /// Fills the ring with the events that are in its slots already, one fewer than there are slots.
     pub fn refill(&self) {
-        let read_pos = self.words[HEADER.read_pos].load(Relaxed);
+        let read_pos = self.words[header::READ_POS].load(Relaxed);
         let mask = self.shape.capacity - 1;
-        self.words[HEADER.write_pos].store(read_pos.wrapping_sub(1) & mask, Release);
+        self.words[header::WRITE_POS].store(read_pos.wrapping_sub(1) & mask, Release);
     }
 
     /// Number of events of [`Memory::refill`].
@@ -134,7 +129,6 @@ impl Memory {
             Layout::V2Named => pop::<6>(words, names_of(|slot| &slot[..5])),
             Layout::V2 => pop::<2>(words, |slot| (slot[0] >> 32) as usize),
             Layout::V3 | Layout::V4 => pop_numbered(words),
-            Layout::V5 => panic!("{RELEASES_ONLY}"),
         })
     }
 
@@ -147,7 +141,6 @@ impl Memory {
             Layout::V2Named => sum::<6>(words, names_of(|slot| &slot[..5])),
             Layout::V2 => sum::<2>(words, |slot| (slot[0] >> 32) as usize),
             Layout::V3 | Layout::V4 => sum::<2>(words, |slot| (slot[0] & HALF) as usize),
-            Layout::V5 => panic!("{RELEASES_ONLY}"),
         })
     }
 
@@ -189,30 +182,30 @@ fn pop<const N: usize>(words: &[AtomicU64], kind: impl Fn(&[u64; N]) -> usize) -
 /// Pops the next event. Returns false if the ring is empty. Called once per event, like NIXL's own function.
 #[inline(never)]
 fn pop_one<const N: usize>(words: &[AtomicU64], slot: &mut [u64; N]) -> bool {
-    let read_pos = words[HEADER.read_pos].load(Relaxed);
-    if read_pos == words[HEADER.write_pos].load(Acquire) {
+    let read_pos = words[header::READ_POS].load(Relaxed);
+    if read_pos == words[header::WRITE_POS].load(Acquire) {
         return false;
     }
-    let start = HEADER.words + usize::try_from(read_pos).expect("in memory") * N;
+    let start = header::WORDS + usize::try_from(read_pos).expect("in memory") * N;
     let words_of_slot = &words[start..start + N];
     *slot = std::array::from_fn(|at| words_of_slot[at].load(Relaxed));
-    let mask = words[HEADER.mask].load(Relaxed);
-    words[HEADER.read_pos].store((read_pos + 1) & mask, Release);
+    let mask = words[header::MASK].load(Relaxed);
+    words[header::READ_POS].store((read_pos + 1) & mask, Release);
     true
 }
 
 /// Sums all events with one check of the positions and one release.
 fn sum<const N: usize>(words: &[AtomicU64], kind: impl Fn(&[u64; N]) -> usize) -> [u64; KINDS + 1] {
     let mut sums = [0; KINDS + 1];
-    let place = |pos: u64| HEADER.words + usize::try_from(pos).expect("in memory") * N;
+    let place = |pos: u64| header::WORDS + usize::try_from(pos).expect("in memory") * N;
     loop {
-        let read_pos = words[HEADER.read_pos].load(Relaxed);
-        let write_pos = words[HEADER.write_pos].load(Acquire);
+        let read_pos = words[header::READ_POS].load(Relaxed);
+        let write_pos = words[header::WRITE_POS].load(Acquire);
         if read_pos == write_pos {
             return sums;
         }
         let upto = match write_pos < read_pos {
-            true => words[HEADER.capacity].load(Relaxed),
+            true => words[header::CAPACITY].load(Relaxed),
             false => write_pos,
         };
         for words in words[place(read_pos)..place(upto)].chunks_exact(N) {
@@ -220,7 +213,7 @@ fn sum<const N: usize>(words: &[AtomicU64], kind: impl Fn(&[u64; N]) -> usize) -
             let sum = &mut sums[kind(&slot).min(KINDS)];
             *sum = u64::wrapping_add(*sum, slot[N - 1]);
         }
-        words[HEADER.read_pos].store(upto & words[HEADER.mask].load(Relaxed), Release);
+        words[header::READ_POS].store(upto & words[header::MASK].load(Relaxed), Release);
     }
 }
 
@@ -268,7 +261,6 @@ fn drained_as(layout: Layout) -> pmdanixl::ring::layout::Layout {
         Layout::V2 => Drained::V2,
         Layout::V3 => Drained::V3,
         Layout::V4 => Drained::V4,
-        Layout::V5 => Drained::V5,
     }
 }
 
@@ -291,7 +283,6 @@ impl Host {
             telemetry_dir: vec![DirectoryPattern::of(&place)],
             max_agents: agents.max(64),
             proc_facts: false,
-            experimental_layouts: pmdanixl::ring::layout::Layout::experimental().collect(),
             ..Config::default()
         };
         let first = place.join("agent-0");

@@ -237,44 +237,6 @@ fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
 }
 
 #[test]
-fn experimental_layout_is_read_while_it_is_configured() {
-    let home = Home::new();
-    let pmcd = Pmcd::start(&home);
-    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V5, 64).expect("a ring");
-    let mut push = |value| assert!(ring.push(Kind::TxBytes, value));
-    push(5);
-    let unsupported = |pmcd: &Pmcd| pmcd.values("nixl.agents.unsupported").values().sum::<u64>();
-    wait_for("the ring is rejected", || {
-        (unsupported(&pmcd) == 1).then_some(())
-    });
-    let message = "agent\": rejected: ring version 5 has layout v5, which no release of NIXL has";
-    assert!(pmcd.log().contains(message), "{}", pmcd.log());
-    assert!(pmcd.sent().is_empty());
-    let configure = |settings: &str| {
-        let text = format!("[nixl]\ntelemetry_dir = {:?}\n{settings}\n", home.rings());
-        std::fs::write(pmcd.path("etc/nixl/nixl.conf"), text).expect("written");
-        run(pmcd.tool("pmstore").args(["nixl.control.reload", "1"]));
-    };
-    configure("experimental_layouts = [\"v5\"]");
-    wait_for("the ring is read", || {
-        (pmcd.sent().get("agent") == Some(&5)).then_some(())
-    });
-    assert_eq!(unsupported(&pmcd), 0);
-    push(7);
-    assert_eq!(pmcd.sent()["agent"], 12);
-    // Switched off: nothing of it is read any more, and nothing is lost.
-    configure("");
-    wait_for("the ring is rejected again", || {
-        (unsupported(&pmcd) == 1).then_some(())
-    });
-    push(30);
-    configure("experimental_layouts = [\"v5\"]");
-    wait_for("the ring is read again", || {
-        (pmcd.sent().get("agent") == Some(&42)).then_some(())
-    });
-}
-
-#[test]
 fn missing_configuration_does_not_restore_the_defaults() {
     needs_root();
     let home = Home::new();

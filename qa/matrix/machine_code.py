@@ -22,7 +22,7 @@ WANTED = [
     ("the compare-and-swap of read_pos", ".swap_from(from, end, Release)", RELEASE),
     ("the fences between positions and slots", "W::fence(Acquire)", FENCE),
 ]
-LOAD = ("loads of write_pos, each followed by its fence", "words[header.write_pos].load(Relaxed)")
+LOAD = ("loads of write_pos, each followed by its fence", "words[header::WRITE_POS].load(Relaxed)")
 # Instructions that access memory.
 ACCESS = re.compile(r"(ld|st|cas|swp|dmb|bl\s.*<__aarch64_)")
 

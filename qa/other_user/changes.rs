@@ -184,7 +184,7 @@ impl Hostile {
 
     fn events(&mut self, path: PathBuf) -> io::Result<&'static str> {
         let file = self.open(&path)?;
-        let layout = Layout::RELEASED[self.rng.usize(..Layout::RELEASED.len())];
+        let layout = Layout::ALL[self.rng.usize(..Layout::ALL.len())];
         files::events(&mut self.rng, &file, layout, Self::capacity(&file)?)?;
         Ok("write events")
     }
@@ -192,7 +192,7 @@ impl Hostile {
     /// Starts an agent with that name. Its file may be changed, but stays mapped until [`HELD`] others are.
     fn restart(&mut self, path: PathBuf) -> io::Result<&'static str> {
         self.open(&path)?;
-        let layout = Layout::RELEASED[self.rng.usize(..Layout::RELEASED.len())];
+        let layout = Layout::ALL[self.rng.usize(..Layout::ALL.len())];
         let ring = RingWriter::create(&path, layout, 1 << self.rng.u8(1..10))?;
         // The mapping is never accessed: after a truncation, that would be a SIGBUS.
         self.mapped.push_back(ring);

@@ -93,7 +93,7 @@ impl Variant {
 
     /// Makes a file at `path`, which may be a regular file already. Kinds with contents then overwrite these.
     pub fn make(self, rng: &mut Rng, path: &Path, other: &Path) -> io::Result<()> {
-        let layout = Layout::RELEASED[rng.usize(..Layout::RELEASED.len())];
+        let layout = Layout::ALL[rng.usize(..Layout::ALL.len())];
         let capacity = 1 << rng.u8(1..10);
         match self {
             Self::Ring => ring(rng, path, layout, capacity).map(drop),

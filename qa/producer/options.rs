@@ -21,7 +21,7 @@ Usage: producer --dir DIR [options]
   --dir DIR              directory of the rings; made if it is missing
   --name NAME            name of the agent and of its file [sample-A]
   --agents N             number of agents; with more than one, NAME-0, NAME-1, ... [1]
-  --layout LAYOUT        v1, v2named, v2, v3, v4 or v5 [v4]
+  --layout LAYOUT        v1, v2named, v2, v3 or v4 [v4]
   --capacity N           slots of each ring, a power of two [4096]
   --rate R               transfers per second and agent, 0.5 if need be; 0: as fast as it goes [100]
   --transfers N          transfers per agent; 0: until SIGTERM or SIGINT [0]

@@ -10,8 +10,6 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-const SETTINGS: &str = "experimental_layouts = [\"v5\"]";
-
 /// Scans and drains twice: the second pass recovers what the first one found. Returns bytes, resets and foreign reads.
 fn drain(core: &mut Core) -> [u64; 3] {
     for _ in 0..2 {
@@ -23,11 +21,6 @@ fn drain(core: &mut Core) -> [u64; 3] {
     core.only()
 }
 
-/// Sets `read_pos`, as another reader does.
-fn set_read_pos(core: &Core, layout: Layout, position: u64) {
-    layout.set_read_pos(&core.path("agent"), position);
-}
-
 fn push(ring: &mut RingWriter, values: &[u64]) {
     values.iter().for_each(|&value| kit::push(ring, value));
 }
@@ -35,7 +28,7 @@ fn push(ring: &mut RingWriter, values: &[u64]) {
 /// A ring of 16 slots after a daemon has counted `[4, 10)`. The values are powers of ten, so that an event counted
 /// twice or not at all is visible.
 fn counted(layout: Layout) -> (Core, RingWriter) {
-    let mut core = Core::new(SETTINGS);
+    let mut core = Core::new("");
     let mut ring = core.ring_as(layout, "agent", 16);
     push(&mut ring, &[0, 0, 0, 0]);
     drain(&mut core);
@@ -49,12 +42,12 @@ fn counted(layout: Layout) -> (Core, RingWriter) {
 fn observe_before_release(core: &mut Core, ring: &RingWriter) {
     let read_pos = ring.read_pos();
     core.kill_before_release();
-    core.set(&format!("observe = true\n{SETTINGS}"));
+    core.set("observe = true");
     core.restart();
     let before = drain(core);
     assert_eq!((before, drain(core)), ([111_111, 0, 0], before));
     assert_eq!(ring.read_pos(), read_pos);
-    core.set(SETTINGS);
+    core.set("");
 }
 
 #[test]
@@ -65,9 +58,9 @@ fn batch_left_by_a_kill_counts_once_after_a_time_without_drains() {
         let (mut core, mut ring) = counted(Layout::V4);
         push(&mut ring, between);
         push(&mut ring, &[1_000_000]);
-        set_read_pos(&core, Layout::V4, 4);
+        core.set_read_pos(4);
         observe_before_release(&mut core, &ring);
-        set_read_pos(&core, Layout::V4, read_pos);
+        core.set_read_pos(read_pos);
         core.restart();
         let expected = [1_111_111, 0, foreign_reads];
         assert_eq!(drain(&mut core), expected, "{read_pos}");
@@ -100,7 +93,7 @@ fn read_pos_after_a_kill_gives_the_right_verdict() {
         ] {
             let (mut core, mut ring) = counted(layout);
             push(&mut ring, &[1_000_000]);
-            set_read_pos(&core, layout, read_pos);
+            core.set_read_pos(read_pos);
             restart_before_release(&mut core);
             assert_eq!(drain(&mut core), expected, "{layout:?} {read_pos}");
             assert_eq!((ring.read_pos(), ring.pending()), (11, 0));
@@ -108,7 +101,7 @@ fn read_pos_after_a_kill_gives_the_right_verdict() {
         // Another reader read two events that the daemon never saw, and left one.
         let (mut core, mut ring) = counted(layout);
         push(&mut ring, &[7, 7, 1_000_000]);
-        set_read_pos(&core, layout, 12);
+        core.set_read_pos(12);
         restart_before_release(&mut core);
         assert_eq!(drain(&mut core), [1_111_111, 0, 2], "{layout:?}");
         // A new ring of equal size, at any position.
@@ -130,7 +123,7 @@ fn read_pos_in_a_running_daemon_gives_the_right_verdict() {
         // Another reader read two events that the daemon never saw, and left one.
         let (mut core, mut ring) = counted(layout);
         push(&mut ring, &[7, 7, 1_000_000]);
-        set_read_pos(&core, layout, 12);
+        core.set_read_pos(12);
         assert_eq!(drain(&mut core), [1_111_111, 0, 2], "{layout:?}");
         // A new ring of equal size, of another size, and of another version.
         for (layout, slots) in [(layout, 16), (layout, 8), (layout, 64), (other(layout), 16)] {
@@ -187,14 +180,14 @@ fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
     // A batch at slot 0 is counted, and the daemon is killed before the release. Then the agent restarts or not. The
     // two cases are not distinguishable: the new batch is lost rather than the old one counted twice.
     for restarted in [false, true] {
-        let mut core = Core::new(SETTINGS);
+        let mut core = Core::new("");
         let mut writer = Agent::start(&core);
         assert_eq!(drain(&mut core), [1000, 0, 0]);
         if restarted {
             drop(writer);
             writer = Agent::start(&core);
         } else {
-            set_read_pos(&core, Layout::V4, 0);
+            core.set_read_pos(0);
         }
         let checkpoint = core.kill_before_release();
         assert_eq!((checkpoint.from, checkpoint.end), (0, 4));
@@ -213,7 +206,7 @@ fn agent_recovers_one_ring_before_it_drains_another() {
     // agent has made another ring.
     for is_met_first in [true, false] {
         let (mut core, old) = counted(Layout::V4);
-        set_read_pos(&core, Layout::V4, 4);
+        core.set_read_pos(4);
         drop(old);
         let private = core.path(".pmdanixl-agent");
         fs::rename(core.path("agent"), &private).expect("renamed");

@@ -14,7 +14,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, fence};
 use pmdanixl::event::{Event, EventType, Events};
-use pmdanixl::ring::layout::{HeaderLayout, Layout, VERSIONS};
+use pmdanixl::ring::layout::{Layout, header};
 use pmdanixl::ring::protocol::{Batch, Consumer, Load, Shape, Word};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
@@ -67,8 +67,6 @@ struct Ring<const WEAK: u8> {
     capacity: u64,
 }
 
-/// The header of all releases.
-const HEADER: HeaderLayout = HeaderLayout::PACKED;
 /// Version 4, twice.
 const BOTH_VERSIONS: u64 = (4 << 32) | 4;
 
@@ -76,15 +74,15 @@ impl<const WEAK: u8> Ring<WEAK> {
     fn new(capacity: u64) -> Self {
         let word = |at| {
             Cell(AtomicU64::new(match at {
-                VERSIONS => BOTH_VERSIONS,
-                _ if at == HEADER.capacity => capacity,
-                _ if at == HEADER.mask => capacity - 1,
+                header::VERSIONS => BOTH_VERSIONS,
+                header::CAPACITY => capacity,
+                header::MASK => capacity - 1,
                 _ => 0,
             }))
         };
         let slots = usize::try_from(capacity).expect("small");
         Self {
-            words: (0..HEADER.words + 2 * slots).map(word).collect(),
+            words: (0..header::WORDS + 2 * slots).map(word).collect(),
             turns: (0..slots).map(|_| UnsafeCell::new(())).collect(),
             capacity,
         }
@@ -92,21 +90,21 @@ impl<const WEAK: u8> Ring<WEAK> {
 
     /// Pushes an event as NIXL does. Returns false if the ring is full and the event is lost.
     fn push(&self, number: u32) -> bool {
-        let write_pos = self.words[HEADER.write_pos].0.load(Relaxed);
+        let write_pos = self.words[header::WRITE_POS].0.load(Relaxed);
         let next = (write_pos + 1) & (self.capacity - 1);
-        if next == self.words[HEADER.read_pos].0.load(Acquire) {
+        if next == self.words[header::READ_POS].0.load(Acquire) {
             return false;
         }
         let slot = usize::try_from(write_pos).expect("small");
         self.turns[slot].with_mut(|_| ());
-        let first = HEADER.words + 2 * slot;
+        let first = header::WORDS + 2 * slot;
         self.words[first].0.store(kind(number) as u64, Relaxed);
         self.words[first + 1].0.store(value(number), Relaxed);
         let order = match WEAK {
             PRODUCER_RELEASE => Relaxed,
             _ => Release,
         };
-        self.words[HEADER.write_pos].0.store(next, order);
+        self.words[header::WRITE_POS].0.store(next, order);
         true
     }
 
@@ -114,12 +112,12 @@ impl<const WEAK: u8> Ring<WEAK> {
     /// their order, as on x86. NIXL guarantees that only for the versions at the end.
     fn restart(&self) {
         let store = |word: usize, value| self.words[word].0.store(value, Release);
-        store(VERSIONS, 0);
-        store(HEADER.write_pos, 0);
+        store(header::VERSIONS, 0);
+        store(header::WRITE_POS, 0);
         // A store in NIXL. Only for a swap does loom order it after a compare-and-swap that has read the value before.
-        self.words[HEADER.read_pos].0.swap(0, Release);
+        self.words[header::READ_POS].0.swap(0, Release);
         // Capacity and mask do not change.
-        store(VERSIONS, BOTH_VERSIONS);
+        store(header::VERSIONS, BOTH_VERSIONS);
         // A thread that starts after this pushes the first event.
         fence(Release);
     }

@@ -38,7 +38,6 @@ fn step() -> impl Strategy<Value = Step> {
         Layout::V1,
         Layout::V2,
         Layout::V2Named,
-        Layout::V5,
     ];
     let layout = prop::sample::select(layouts.to_vec());
     prop_oneof![
@@ -69,7 +68,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let core = Core::new("experimental_layouts = [\"v5\"]");
+        let core = Core::new("");
         Self {
             ring: core.ring_of("agent", 8),
             core,
@@ -106,14 +105,9 @@ impl World {
                 (pos, foreign) = (batch.from, 0);
             }
             self.core.kill_before_release();
-            self.set_read_pos(pos);
+            self.core.set_read_pos(pos);
             self.foreign += foreign;
         }
-    }
-
-    fn set_read_pos(&self, position: u64) {
-        let path = self.core.path("agent");
-        self.ring.layout().set_read_pos(&path, position);
     }
 
     /// Asserts that the daemon has counted each event once.
@@ -151,7 +145,7 @@ impl World {
             Step::Foreign(count) => {
                 let count = count.min(self.queue.len() as u64);
                 let pos = (self.ring.read_pos() + count) & (self.ring.capacity() - 1);
-                self.set_read_pos(pos);
+                self.core.set_read_pos(pos);
                 self.queue.drain(..usize::try_from(count).expect("small"));
                 self.foreign += count;
                 self.drained_last &= count == 0;

@@ -302,7 +302,7 @@ fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
         "[nixl]\ntelemetry_dir = {directory:?}\nretain = \"1s\"\n"
     ));
     let limit = soon.unwrap_or(PATIENCE);
-    let mut healthy = Layout::RELEASED.map(|layout| Healthy::new(directory, layout, limit));
+    let mut healthy = Layout::ALL.map(|layout| Healthy::new(directory, layout, limit));
     let mut link = Link::open(&home);
     let before = wait_for("the healthy rings are attached", || {
         ids(&mut link, &healthy);

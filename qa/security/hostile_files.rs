@@ -60,7 +60,11 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
     ring_but(&at("read-pos"), 1, u64::MAX);
     ring_but(&at("version-fork"), 2, both_versions(5));
     ring_but(&at("version-6"), 2, both_versions(6));
-    drop(RingWriter::create(&at("version-5"), Layout::V5, 8).expect("a ring"));
+    // The header of the pull request nixl#2018: capacity, versions and mask in words 1 to 3, 64 words in all.
+    let header = [0, 8, both_versions(5), 7];
+    let mut bytes: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.resize(512 + 8 * 16, 0);
+    fs::write(at("version-5"), bytes).expect("written");
     ring_but(&at("version-negative"), 2, both_versions(0xffff_ffff));
     ring_but(&at("versions-differ"), 2, (3 << 32) | 4);
     drop(RingWriter::create(&at("pos-in-a-hole"), Layout::V4, 4096).expect("a ring"));
@@ -121,7 +125,7 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
         ),
         (
             "version-5",
-            "ring version 5 has layout v5, which no release of NIXL has; to read it, set experimental_layouts = [\"v5\"] in nixl.conf and reload",
+            "ring version 5 is not supported; this build reads 1 to 4: upgrade pmdanixl",
         ),
         ("version-negative", "not a ring: version -1"),
         (

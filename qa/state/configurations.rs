@@ -53,11 +53,7 @@ fn keys() -> impl Strategy<Value = Keys> {
             r#"remember = "1s""#,
         ]),
         line(&["max_agents = 6", "max_agents = 4", "max_directories = 1"]),
-        line(&[
-            "max_capacity = 16",
-            "max_capacity = 8",
-            r#"experimental_layouts = ["v5"]"#,
-        ]),
+        line(&["max_capacity = 16", "max_capacity = 8"]),
         line(&["owners = [0]", "owners = [12345]", "observe = true"]),
         // A change of these needs other rights.
         prop_oneof![

@@ -269,13 +269,6 @@ fn pmcd_killed_at_any_moment_counts_every_event_once() {
 }
 
 #[test]
-fn pmcd_killed_at_any_moment_counts_every_event_of_version_5_once() {
-    let home = Home::new();
-    home.set("experimental_layouts = [\"v5\"]");
-    kill_the_drainer(&home, Layout::V5, Whole::new(&home));
-}
-
-#[test]
 fn agent_killed_and_restarted_loses_only_wiped_events() {
     let home = Home::new();
     // So that many drains find a restart.
@@ -310,13 +303,6 @@ fn pmcd_and_agent_killed_lose_only_wiped_events() {
     let home = Home::new();
     home.set("drain_interval = \"2ms\"");
     kill_both(&home, Layout::V4, Whole::new(&home));
-}
-
-#[test]
-fn pmcd_and_agent_of_version_5_killed_lose_only_wiped_events() {
-    let home = Home::new();
-    home.set("drain_interval = \"2ms\"\nexperimental_layouts = [\"v5\"]");
-    kill_both(&home, Layout::V5, Whole::new(&home));
 }
 
 /// Each start writes identical bytes. Only positions and times distinguish one start from the next.

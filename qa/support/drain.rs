@@ -5,7 +5,7 @@
 
 use super::kit::layers::RECORD;
 use super::memory::in_memory;
-use super::writer::{Kind, Layout, RingWriter};
+use super::writer::{HEADER, Kind, Layout, RingWriter};
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -113,8 +113,7 @@ impl<'a> Bench<'a> {
             file.and_then(|file| file.write_all_at(&word.to_ne_bytes(), at as u64))
                 .expect("ours");
         };
-        let header = self.layout.header();
-        let at = usize::try_from(8 * header.read_pos).expect("small");
+        let at = usize::try_from(8 * HEADER.read_pos).expect("small");
         put("rings/agent", at, read_pos);
         // Word of the record with the generation (src/journal/record.rs).
         put("nixl/state", RECORD + 8 * 4, u64::MAX);

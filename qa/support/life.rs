@@ -15,7 +15,7 @@
 //! - `written - pending <= counted <= written`. If the ring was empty before the next start, this is exact.
 
 use super::kill::{Dice, kill_child};
-use super::writer::Layout;
+use super::writer::{HEADER, Layout};
 use super::{Values, example, wait_for};
 use pmdanixl::metrics::{METRICS, ValueSource};
 use std::fs::File;
@@ -204,12 +204,11 @@ impl Mortal {
     /// Header words of the ring: `write_pos`, `read_pos`, versions, capacity. `None` without a complete ring.
     fn header(&self) -> Option<(File, [u64; 4])> {
         let file = File::open(&self.path).ok()?;
-        let header = self.layout.header();
         let places = [
-            header.write_pos,
-            header.read_pos,
-            header.versions,
-            header.capacity,
+            HEADER.write_pos,
+            HEADER.read_pos,
+            HEADER.versions,
+            HEADER.capacity,
         ];
         let mut words = [0; 4];
         for (word, place) in words.iter_mut().zip(places) {
@@ -237,7 +236,7 @@ impl Mortal {
         };
         let slot = |pos: u64| {
             let mut slot = [0; 16];
-            let first = 8 * self.layout.header().first_slot;
+            let first = 8 * HEADER.first_slot;
             file.read_exact_at(&mut slot, first + 16 * pos)
                 .expect("a whole ring");
             let kind = u32::from_le_bytes(slot[..4].try_into().expect("4 bytes"));

@@ -4,9 +4,6 @@
 //!
 //! Written from the format, not from `src/`. All integers are little-endian.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::str::FromStr;
 use std::time::SystemTime;
 
@@ -23,8 +20,6 @@ pub enum Layout {
     V3,
     /// As `V3`, with one more type: NIXL 1.4 and 1.5.
     V4,
-    /// Slots of `V4` behind a header of 512 bytes: nixl#2018, which no release has.
-    V5,
 }
 
 /// Header of a ring, in words of 8 bytes. `versions` has `version` in its lower half, `expected_version` in its upper.
@@ -39,18 +34,19 @@ pub struct Header {
     pub first_slot: u64,
 }
 
+/// Places of the header's fields.
+pub const HEADER: Header = Header {
+    write_pos: 0,
+    read_pos: 1,
+    versions: 2,
+    capacity: 3,
+    mask: 4,
+    first_slot: 5,
+};
+
 impl Layout {
-    /// Layouts of releases, oldest first.
-    pub const RELEASED: [Self; 5] = [Self::V1, Self::V2Named, Self::V2, Self::V3, Self::V4];
-    /// All layouts: also those that pmdanixl reads only if they are switched on.
-    pub const ALL: [Self; 6] = [
-        Self::V1,
-        Self::V2Named,
-        Self::V2,
-        Self::V3,
-        Self::V4,
-        Self::V5,
-    ];
+    /// All layouts, oldest first.
+    pub const ALL: [Self; 5] = [Self::V1, Self::V2Named, Self::V2, Self::V3, Self::V4];
 
     /// Name, version in the header, bytes per slot.
     fn row(self) -> (&'static str, u32, u64) {
@@ -60,7 +56,6 @@ impl Layout {
             Self::V2 => ("v2", 2, 16),
             Self::V3 => ("v3", 3, 16),
             Self::V4 => ("v4", 4, 16),
-            Self::V5 => ("v5", 5, 16),
         }
     }
 
@@ -79,41 +74,10 @@ impl Layout {
         self.row().2
     }
 
-    /// Places of the header's fields.
-    pub fn header(self) -> Header {
-        match self {
-            Self::V5 => Header {
-                write_pos: 0,
-                capacity: 1,
-                versions: 2,
-                mask: 3,
-                read_pos: 32,
-                first_slot: 64,
-            },
-            Self::V1 | Self::V2Named | Self::V2 | Self::V3 | Self::V4 => Header {
-                write_pos: 0,
-                read_pos: 1,
-                versions: 2,
-                capacity: 3,
-                mask: 4,
-                first_slot: 5,
-            },
-        }
-    }
-
     /// Bytes of a ring. `None`: larger than a file can be.
     pub fn file_size(self, capacity: u64) -> Option<u64> {
         let slots = self.slot_size().checked_mul(capacity)?;
-        slots.checked_add(8 * self.header().first_slot)
-    }
-
-    /// Sets the read position in a ring's file, as another reader does. Other than a store to a mapping, it changes the
-    /// file's times.
-    pub fn set_read_pos(self, path: &Path, position: u64) {
-        let file = File::options().write(true).open(path).expect("there");
-        let at = 8 * self.header().read_pos;
-        file.write_all_at(&position.to_le_bytes(), at)
-            .expect("written");
+        slots.checked_add(8 * HEADER.first_slot)
     }
 
     /// True if slots carry names in place of type numbers.
@@ -138,7 +102,7 @@ impl Layout {
             }
             Self::V2Named => [&category[..], &text, &rubbish, &value].concat(),
             Self::V2 => [&category[..], &raw, &value].concat(),
-            Self::V3 | Self::V4 | Self::V5 => [&raw[..], &rubbish, &value].concat(),
+            Self::V3 | Self::V4 => [&raw[..], &rubbish, &value].concat(),
         }
     }
 }

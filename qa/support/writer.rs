@@ -16,7 +16,7 @@ use memmap2::{MmapOptions, MmapRaw};
 
 #[path = "wire.rs"] // wherever this file is a module of
 mod wire;
-pub use wire::{Header, Kind, Layout};
+pub use wire::{HEADER, Kind, Layout};
 
 /// Ring of one agent, mapped for writing. Dropping it leaves the file, as NIXL does.
 ///
@@ -25,7 +25,6 @@ pub use wire::{Header, Kind, Layout};
 pub struct RingWriter {
     map: MmapRaw,
     layout: Layout,
-    header: Header,
     capacity: u64,
 }
 
@@ -54,32 +53,29 @@ impl RingWriter {
         let ring = Self {
             map,
             layout,
-            header: layout.header(),
             capacity,
         };
-        let header = ring.header;
         // The order of the wheels: both versions are cleared first, and `expected_version` is set after `version`. A
         // reader can see one without the other.
-        ring.word(header.versions).store(0, Ordering::Relaxed);
-        ring.word(header.write_pos).store(0, Ordering::Relaxed);
-        ring.word(header.read_pos).store(0, Ordering::Relaxed);
+        ring.word(HEADER.versions).store(0, Ordering::Relaxed);
+        ring.word(HEADER.write_pos).store(0, Ordering::Relaxed);
+        ring.word(HEADER.read_pos).store(0, Ordering::Relaxed);
         Ok(ring)
     }
 
     /// Ends what [`RingWriter::begin`] has begun.
     pub fn publish(&self) -> io::Result<()> {
-        let header = self.header;
-        self.word(header.capacity)
+        self.word(HEADER.capacity)
             .store(self.capacity, Ordering::Relaxed);
         let mask = self.capacity.wrapping_sub(1);
-        self.word(header.mask).store(mask, Ordering::Relaxed);
+        self.word(HEADER.mask).store(mask, Ordering::Relaxed);
         if !self.capacity.is_power_of_two() {
             return Err(invalid("the capacity is not a power of two"));
         }
         let version = u64::from(self.layout.version());
         let both = (version << 32) | version;
-        self.word(header.versions).store(version, Ordering::Release); // pairs with the reader's acquire
-        self.word(header.versions).store(both, Ordering::Release); // pairs with the reader's acquire
+        self.word(HEADER.versions).store(version, Ordering::Release); // pairs with the reader's acquire
+        self.word(HEADER.versions).store(both, Ordering::Release); // pairs with the reader's acquire
         Ok(())
     }
 
@@ -138,24 +134,18 @@ impl RingWriter {
     pub fn push_some_again(&mut self, events: u64) {
         assert!(self.pending() + events < self.capacity, "no room");
         let pos = (self.write_pos() + events) & (self.capacity - 1);
-        self.word(self.header.write_pos)
-            .store(pos, Ordering::Release);
+        self.word(HEADER.write_pos).store(pos, Ordering::Release);
     }
 
     /// Empties the ring like a reader.
     pub fn forget(&mut self) {
-        self.word(self.header.read_pos)
+        self.word(HEADER.read_pos)
             .store(self.write_pos(), Ordering::Relaxed);
     }
 
     /// Events written and not yet read.
     pub fn pending(&self) -> u64 {
         self.write_pos().wrapping_sub(self.read_pos()) & (self.capacity - 1)
-    }
-
-    /// Layout of the file.
-    pub fn layout(&self) -> Layout {
-        self.layout
     }
 
     /// Number of slots. One event fewer fits.
@@ -165,18 +155,18 @@ impl RingWriter {
 
     /// Slot of the next event to read.
     pub fn read_pos(&self) -> u64 {
-        self.word(self.header.read_pos).load(Ordering::Acquire) // pairs with the reader's release of its slots
+        self.word(HEADER.read_pos).load(Ordering::Acquire) // pairs with the reader's release of its slots
     }
 
     /// Sets the read position, as another reader does.
     pub fn set_read_pos(&self, position: u64) {
-        self.word(self.header.read_pos)
+        self.word(HEADER.read_pos)
             .store(position, Ordering::Release);
     }
 
     /// Slot of the next event to write.
     pub fn write_pos(&self) -> u64 {
-        self.word(self.header.write_pos).load(Ordering::Relaxed) // the producer is its only writer
+        self.word(HEADER.write_pos).load(Ordering::Relaxed) // the producer is its only writer
     }
 
     fn push_slot(&mut self, name: &str, raw: u32, category: i32, value: u64) -> bool {
@@ -197,13 +187,12 @@ impl RingWriter {
         if next == self.read_pos() {
             return false;
         }
-        let first = self.header.first_slot + pos * self.layout.slot_size() / 8;
+        let first = HEADER.first_slot + pos * self.layout.slot_size() / 8;
         for (index, &word) in (first..).zip(slot) {
             self.word(index).store(word, Ordering::Relaxed);
         }
         // Orders the slot before the position; pairs with the reader's acquire.
-        self.word(self.header.write_pos)
-            .store(next, Ordering::Release);
+        self.word(HEADER.write_pos).store(next, Ordering::Release);
         true
     }
 

@@ -10,6 +10,7 @@ use crate::procfs::process::Presence;
 use crate::procfs::process_scan::MappingProcess;
 use crate::procfs::sharers::{MAX_NAMED, Sharers};
 use crate::ring::candidate::{Access, RingCandidate};
+use crate::ring::layout::header;
 use crate::shm::{self, LeaseKind, nonblocking};
 use crate::store::StoreCandidate;
 use std::path::Path;
@@ -169,7 +170,7 @@ fn fullness(is_drained: bool, is_read: bool) -> (Level, &'static str) {
 /// True if no event was ever written to the ring.
 fn is_unused(candidate: &RingCandidate) -> bool {
     let header = &candidate.header;
-    let slots = candidate.layout.header().bytes();
+    let slots = header::BYTES;
     let mut start = vec![0; slots + 8 * candidate.layout.slot_words()];
     (header.read_pos, header.write_pos) == (0, 0)
         && nonblocking::read_start(&candidate.file, &mut start).is_ok()

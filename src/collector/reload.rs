@@ -12,8 +12,6 @@ use crate::agents::Agent;
 use crate::config::Config;
 use crate::discovery::directory;
 use crate::journal::Journal;
-use crate::ring::checkpoint::RingIdentity;
-use crate::ring::layout::Layout;
 use crate::source::Source;
 use crate::source::ring::Mode;
 use std::time::Instant;
@@ -85,21 +83,15 @@ impl Agent {
     }
 }
 
-/// True if a configuration names the directory and the owner of an agent's files, and the version of its last ring.
+/// True if a configuration names the directory and the owner of an agent's files.
 fn is_read(config: &Config, agent: &Agent) -> bool {
     let patterns = match agent.has_stores() {
         true => &config.multiproc_dir,
         false => &config.telemetry_dir,
     };
     let owners = config.owners.as_ref();
-    let ring = agent.entry.checkpoint.map(|checkpoint| checkpoint.ring);
-    let is_left_out = |ring: RingIdentity| {
-        let mut layouts = Layout::experimental();
-        layouts.any(|layout| layout.version() == ring.version() && !config.reads(layout))
-    };
     directory::is_configured(patterns, &agent.name.directory)
         && owners.is_none_or(|owners| owners.contains(&agent.name.owner))
-        && !ring.is_some_and(is_left_out)
 }
 
 /// True if a source stays attached with another configuration. A ring that is not drained is attached again, since it
@@ -109,7 +101,7 @@ fn reads(config: &Config, source: &Source) -> bool {
         Some(ring) => {
             let is_drained = !config.observe && ring.mode == Mode::Drain;
             let capacity = ring.checkpoint.ring.capacity;
-            is_drained && config.reads(ring.layout()) && capacity <= config.max_capacity
+            is_drained && capacity <= config.max_capacity
         }
         None => !source.file.liveness.has_no_holder(),
     }

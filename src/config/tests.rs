@@ -181,14 +181,6 @@ fn errors_name_file_line_key_and_remedy() {
             "nixl.conf:2: proc_facts = \"yes\": invalid type: string \"yes\", write true or false, without quotes",
         ),
         (
-            "[nixl]\nexperimental_layouts = [\"v6\"]\n",
-            "nixl.conf:2: experimental_layouts = [\"v6\"]: write a list of these: [\"v5\"]",
-        ),
-        (
-            "[nixl]\nexperimental_layouts = \"v5\"\n",
-            "nixl.conf:2: experimental_layouts = \"v5\": write a list of these: [\"v5\"]",
-        ),
-        (
             "[nixl]\nowners = []\n",
             "nixl.conf:2: owners = []: write a list of user names in quotes and user ids",
         ),
@@ -319,10 +311,7 @@ fn unquoted_value_is_an_error_with_what_the_key_accepts() {
 #[test]
 fn error_about_an_unknown_key_lists_the_keys() {
     let message = err("[nixl]\nretane = 5\n");
-    assert!(
-        message.contains("`transport`, `experimental_layouts`, `pod_logs`"),
-        "{message}"
-    );
+    assert!(message.contains("`transport`, `pod_logs`"), "{message}");
 }
 
 #[test]

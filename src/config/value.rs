@@ -4,7 +4,6 @@
 
 use super::{DirectoryPattern, UserAccount};
 use crate::accounts;
-use crate::ring::layout::Layout;
 use crate::stats::histogram::Bounds;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
@@ -52,20 +51,6 @@ pub(super) fn number<'de, D: Deserializer<'de>, T: TryFrom<u64>, const MAX: u64>
 /// Reads upper bounds of a histogram.
 pub(super) fn bounds<'de, D: Deserializer<'de>>(value: D) -> Result<Bounds, D::Error> {
     Bounds::from_config(&Vec::<u64>::deserialize(value)?).map_err(D::Error::custom)
-}
-
-/// Reads names of experimental layouts.
-pub(super) fn experimental_layouts<'de, D: Deserializer<'de>>(
-    value: D,
-) -> Result<Vec<Layout>, D::Error> {
-    // A layout that has been released since is read anyway.
-    let named = |name: String| { Layout::ALL.into_iter() }.find(|layout| layout.name() == name);
-    let names = Vec::<String>::deserialize(value).ok();
-    let layouts = names.and_then(|names| names.into_iter().map(named).collect());
-    layouts.ok_or_else(|| {
-        let names: Vec<_> = Layout::experimental().map(Layout::name).collect();
-        D::Error::custom(format_args!("write a list of these: {names:?}"))
-    })
 }
 
 #[derive(Deserialize)]

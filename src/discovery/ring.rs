@@ -10,7 +10,7 @@ use crate::base::tmpfs::Space;
 use crate::config::Config;
 use crate::error::Rejection;
 use crate::ring::candidate::{Access, RingCandidate};
-use crate::ring::layout::{Header, HeaderLayout, Layout, MAX_HEADER_WORDS};
+use crate::ring::layout::{Header, Layout, header};
 use crate::ring::sparse;
 use crate::shm::nonblocking;
 use nix::errno::Errno;
@@ -56,11 +56,11 @@ pub fn open(
     facts: &FileFacts,
     config: &Config,
 ) -> Result<RingCandidate, Rejection> {
-    let has_ring_size = Layout::fits_any(facts.size, |layout| config.reads(layout));
+    let has_ring_size = Layout::fits_any(facts.size);
     check_kind(facts, config.owners.as_deref(), has_ring_size)?;
     // Any whole number of words passes: a later NIXL may have slots of another size, and its ring is then reported as
     // unsupported.
-    if facts.size <= HeaderLayout::PACKED.bytes() as u64 || facts.size % 8 != 0 {
+    if facts.size <= header::BYTES as u64 || facts.size % 8 != 0 {
         return Err(Rejection::Size { size: facts.size });
     }
     let read_only = open_to_read(directory, name, facts, has_ring_size)?;
@@ -92,9 +92,8 @@ pub fn open(
 
 /// Reads the header of a file and checks it against the file's size and the largest accepted capacity.
 fn check_header(file: &File, size: u64, config: &Config) -> Result<(Header, Layout), Rejection> {
-    let mut bytes = [0; 8 * MAX_HEADER_WORDS];
-    let len = usize::try_from(size).map_or(bytes.len(), |size| size.min(bytes.len()));
-    nonblocking::read_start(file, &mut bytes[..len]).map_err(Rejection::io("read"))?;
+    let mut bytes = [0; header::BYTES];
+    nonblocking::read_start(file, &mut bytes).map_err(Rejection::io("read"))?;
     let header = Header::from_bytes(&bytes);
     let layout = header.check(size).map_err(|rejection| match rejection {
         // fstatfs(2) may block, but the server of this file has just answered a read.
@@ -103,12 +102,6 @@ fn check_header(file: &File, size: u64, config: &Config) -> Result<(Header, Layo
         },
         rejection => rejection,
     })?;
-    if !config.reads(layout) {
-        return Err(Rejection::Experimental {
-            version: layout.version(),
-            name: layout.name(),
-        });
-    }
     let (capacity, max_capacity) = (header.capacity, config.max_capacity);
     if capacity > max_capacity {
         return Err(Rejection::TooLarge {

@@ -15,15 +15,27 @@ mod v2;
 mod v2_named;
 mod v3;
 mod v4;
-mod v5;
 
 #[cfg(target_endian = "big")]
 compile_error!("NIXL's rings are little-endian and are read in place");
 
-/// Most words of a header: enough of a file's start for [`Header::from_bytes`].
-pub const MAX_HEADER_WORDS: usize = 64;
-/// Index of the word with the version (low half) and the producer's copy of it (high half), in every header.
-pub const VERSIONS: usize = 2;
+/// Indexes of the words of the header, which is the same in all layouts.
+pub mod header {
+    /// The slot that the producer writes next. It stores this word with release.
+    pub const WRITE_POS: usize = 0;
+    /// The slot that the consumer reads next. It stores this word with release.
+    pub const READ_POS: usize = 1;
+    /// The version (low half) and the producer's copy of it (high half).
+    pub const VERSIONS: usize = 2;
+    /// The number of slots.
+    pub const CAPACITY: usize = 3;
+    /// The mask, which is the capacity minus one.
+    pub const MASK: usize = 4;
+    /// Words before the first slot.
+    pub const WORDS: usize = 5;
+    /// Bytes before the first slot.
+    pub const BYTES: usize = 8 * WORDS;
+}
 
 /// Words of the longest slot.
 pub const MAX_SLOT_WORDS: usize = 7;
@@ -36,49 +48,6 @@ const LAST_LATER_VERSION: i32 = 255;
 /// Version of a fork of NIXL with the header of version 4. It inserts seventeen event types of its libfabric plugin, in
 /// nanoseconds, before number 20, so that [`EventType::EventsDropped`] has number 37.
 const LIBFABRIC_FORK: i32 = 5;
-/// First version whose header can be [`HeaderLayout::SPREAD`].
-const FIRST_SPREAD: i32 = 5;
-
-/// Word indexes of the fields of a header. [`VERSIONS`] is the same in each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeaderLayout {
-    /// Words before the first slot.
-    pub words: usize,
-    /// The slot that the producer writes next. It stores this word with release.
-    pub write_pos: usize,
-    /// The slot that the consumer reads next. It stores this word with release.
-    pub read_pos: usize,
-    /// The number of slots.
-    pub capacity: usize,
-    /// The mask, which is the capacity minus one.
-    pub mask: usize,
-}
-
-impl HeaderLayout {
-    /// The header of all releases: 40 bytes.
-    pub const PACKED: Self = Self {
-        words: 5,
-        write_pos: 0,
-        read_pos: 1,
-        capacity: 3,
-        mask: 4,
-    };
-    /// The header of nixl#2018: 512 bytes, in which the two positions are on cache lines of their own.
-    pub const SPREAD: Self = Self {
-        words: 64,
-        write_pos: 0,
-        read_pos: 32,
-        capacity: 1,
-        mask: 3,
-    };
-
-    /// Bytes before the first slot.
-    #[must_use]
-    pub const fn bytes(&self) -> usize {
-        8 * self.words
-    }
-}
-
 /// True for the capacity of a ring and its mask.
 fn is_pair(capacity: u64, mask: u64) -> bool {
     capacity.is_power_of_two() && mask == capacity - 1
@@ -87,8 +56,6 @@ fn is_pair(capacity: u64, mask: u64) -> bool {
 /// The header as it was read from a file. It is untrusted until [`Header::check`] has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Word indexes of the fields.
-    pub header_layout: HeaderLayout,
     /// Slot that the producer writes next.
     pub write_pos: u64,
     /// Slot that the consumer reads next.
@@ -104,31 +71,23 @@ pub struct Header {
 }
 
 impl Header {
-    /// Decodes the header from the first words of a file. Words behind its end are 0.
+    /// Decodes the header from the first words of a file.
     #[must_use]
-    pub fn from_words(words: &[u64; MAX_HEADER_WORDS]) -> Self {
-        let [version, expected_version] = halves(words[VERSIONS]).map(|half| half as i32);
-        let spread = HeaderLayout::SPREAD;
-        let is_spread =
-            version >= FIRST_SPREAD && is_pair(words[spread.capacity], words[spread.mask]);
-        let header_layout = match is_spread {
-            true => spread,
-            false => HeaderLayout::PACKED,
-        };
+    pub fn from_words(words: &[u64; header::WORDS]) -> Self {
+        let [version, expected_version] = halves(words[header::VERSIONS]).map(|half| half as i32);
         Self {
-            header_layout,
-            write_pos: words[header_layout.write_pos],
-            read_pos: words[header_layout.read_pos],
+            write_pos: words[header::WRITE_POS],
+            read_pos: words[header::READ_POS],
             version,
             expected_version,
-            capacity: words[header_layout.capacity],
-            mask: words[header_layout.mask],
+            capacity: words[header::CAPACITY],
+            mask: words[header::MASK],
         }
     }
 
-    /// Decodes the header from the first bytes of a file. Bytes behind its end are 0.
+    /// Decodes the header from the first bytes of a file.
     #[must_use]
-    pub fn from_bytes(bytes: &[u8; 8 * MAX_HEADER_WORDS]) -> Self {
+    pub fn from_bytes(bytes: &[u8; header::BYTES]) -> Self {
         Self::from_words(&std::array::from_fn(|at| words::word_at(bytes, at)))
     }
 
@@ -138,7 +97,6 @@ impl Header {
     /// The first check that failed. The file is then not a ring, or not one that this build may read.
     pub fn check(&self, size: u64) -> Result<Layout, Rejection> {
         let &Self {
-            header_layout,
             write_pos,
             read_pos,
             version,
@@ -160,10 +118,10 @@ impl Header {
                 expected_version,
             });
         }
-        let mut layouts = { Layout::ALL.into_iter() }
-            .filter(|layout| layout.version() == version && *layout.header() == header_layout);
+        let mut layouts = { Layout::ALL.into_iter() }.filter(|layout| layout.version() == version);
         if layouts.clone().next().is_none() {
-            if !is_pair(capacity, mask) {
+            // In the header of the pull request nixl#2018, capacity and mask are in these words.
+            if !is_pair(capacity, mask) && !is_pair(read_pos, capacity) {
                 return Err(Rejection::Version { version });
             }
             let has_v4_size = Layout::V4.file_len(capacity) == Some(size);
@@ -219,34 +177,28 @@ pub enum Layout {
     V3,
     /// Version 4.
     V4,
-    /// Version 5 of nixl#2018.
-    V5,
 }
 
 /// What distinguishes a layout from others. Each layout has a file with one of these.
 struct Format {
-    /// Name for operators, also in the configuration.
+    /// Name for operators.
     name: &'static str,
     /// Version in the header.
     version: i32,
-    header: HeaderLayout,
     /// Words of one slot.
     slot_words: usize,
     /// Decodes one slot without a check of its value.
     decode: fn(&[u64]) -> Event,
-    /// True if no release of NIXL has it. It is then read only if the configuration has its name.
-    is_experimental: bool,
 }
 
 impl Layout {
     /// All layouts.
-    pub const ALL: [Layout; 6] = [
+    pub const ALL: [Layout; 5] = [
         Layout::V1,
         Layout::V2Named,
         Layout::V2,
         Layout::V3,
         Layout::V4,
-        Layout::V5,
     ];
 
     const fn format(self) -> &'static Format {
@@ -256,7 +208,6 @@ impl Layout {
             Layout::V2 => &v2::FORMAT,
             Layout::V3 => &v3::FORMAT,
             Layout::V4 => &v4::FORMAT,
-            Layout::V5 => &v5::FORMAT,
         }
     }
 
@@ -272,22 +223,10 @@ impl Layout {
         self.format().name
     }
 
-    /// Word indexes of the header's fields.
-    #[must_use]
-    pub fn header(self) -> &'static HeaderLayout {
-        &self.format().header
-    }
-
     /// Words of one slot.
     #[must_use]
     pub fn slot_words(self) -> usize {
         self.format().slot_words
-    }
-
-    /// True if no release of NIXL has this layout.
-    #[must_use]
-    pub fn is_experimental(self) -> bool {
-        self.format().is_experimental
     }
 
     /// Bytes of a ring file with `capacity` slots. `None` if no file can be that long.
@@ -296,51 +235,29 @@ impl Layout {
         let slot = 8 * self.slot_words() as u64;
         capacity
             .checked_mul(slot)?
-            .checked_add(self.header().bytes() as u64)
+            .checked_add(header::BYTES as u64)
     }
 
     /// The number of slots in a file of this many bytes. `None` if it is not a whole number.
     fn slots(self, size: u64) -> Option<u64> {
-        let slots =
-            size.checked_sub(self.header().bytes() as u64)? / (8 * self.slot_words() as u64);
+        let slots = size.checked_sub(header::BYTES as u64)? / (8 * self.slot_words() as u64);
         (self.file_len(slots) == Some(size)).then_some(slots)
     }
 
-    /// True if a ring of a layout that `is_read` has this many bytes.
+    /// True if a ring of some layout has this many bytes.
     #[must_use]
-    pub fn fits_any(size: u64, is_read: impl Fn(Self) -> bool) -> bool {
-        let mut layouts = Self::ALL.into_iter().filter(|&layout| is_read(layout));
-        layouts.any(|layout| layout.fits(size))
+    pub fn fits_any(size: u64) -> bool {
+        let has_size = |layout: Self| layout.slots(size).is_some_and(u64::is_power_of_two);
+        Self::ALL.into_iter().any(has_size)
     }
 
-    /// True if a ring of this layout has this many bytes.
-    fn fits(self, size: u64) -> bool {
-        self.slots(size).is_some_and(u64::is_power_of_two)
-    }
-
-    /// The layouts of releases. Sizes of other layouts are those of many unrelated files.
-    fn released() -> impl Iterator<Item = Self> {
-        Self::ALL
-            .into_iter()
-            .filter(|layout| !layout.is_experimental())
-    }
-
-    /// The layouts that no release has.
-    pub fn experimental() -> impl Iterator<Item = Self> {
-        Self::ALL
-            .into_iter()
-            .filter(|layout| layout.is_experimental())
-    }
-
-    /// True if a file of this many bytes has a whole number of slots of a released layout, or a power of two of
-    /// another. NIXL makes a file with any number of slots before it finds that it is not a power of two. False for
-    /// whole pages, which another library has left: a ring has whole pages only in v1, and only with 365 slots, or 512
-    /// more, and so on.
+    /// True if a file of this many bytes has a whole number of slots of some layout. NIXL makes a file with any number
+    /// of slots before it finds that it is not a power of two. False for whole pages, which another library has left: a
+    /// ring has whole pages only in v1, and only with 365 slots, or 512 more, and so on.
     fn has_whole_slots(size: u64) -> bool {
         const PAGE: u64 = 4096;
-        size % PAGE != 0
-            && (Self::released().any(|layout| layout.slots(size).is_some())
-                || Self::experimental().any(|layout| layout.fits(size)))
+        let has_size = |layout: Self| layout.slots(size).is_some();
+        size % PAGE != 0 && Self::ALL.into_iter().any(has_size)
     }
 
     /// Decodes one slot of [`Layout::slot_words`] words. The type is `None` if this version does not have it, or if the

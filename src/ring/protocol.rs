@@ -10,7 +10,7 @@ use super::fingerprint::{self, Fingerprint, FingerprintBuilder, Slot};
 use crate::base::words::words;
 use crate::error::RingFault;
 use crate::event::{Event, Events, Totals};
-use crate::ring::layout::{Layout, VERSIONS};
+use crate::ring::layout::{Layout, header};
 use crate::shm::ReadWord;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
@@ -159,7 +159,6 @@ impl<'a, W: Load> Consumer<'a, W> {
             Layout::V2 => self.copy::<2>(from, end, events, |slot| Layout::V2.decode_raw(slot)),
             Layout::V3 => self.copy::<2>(from, end, events, |slot| Layout::V3.decode_raw(slot)),
             Layout::V4 => self.copy::<2>(from, end, events, |slot| Layout::V4.decode_raw(slot)),
-            Layout::V5 => self.copy::<2>(from, end, events, |slot| Layout::V5.decode_raw(slot)),
         };
         // The slots are loaded before the positions are loaded again.
         W::fence(Acquire);
@@ -302,7 +301,7 @@ impl<'a, W: Load> Consumer<'a, W> {
         let at = |pos: u64| {
             let pos =
                 usize::try_from(pos).expect("a position within the capacity, which was mapped");
-            self.shape.layout.header().words + pos * len
+            header::WORDS + pos * len
         };
         &self.words[at(first)..at(end)]
     }
@@ -313,14 +312,13 @@ impl<'a, W: Load> Consumer<'a, W> {
     /// The ring no longer has this shape, or a position lies outside of it.
     pub fn positions(&self) -> Result<(u64, u64), RingFault> {
         let (words, capacity) = (self.words, self.shape.capacity);
-        let header = self.shape.layout.header();
-        let write_pos = words[header.write_pos].load(Relaxed);
+        let write_pos = words[header::WRITE_POS].load(Relaxed);
         // Pairs with the producer's release store of write_pos: the slots are loaded after it. On read-only memory only
         // relaxed loads are defined (std::sync::atomic), so a fence follows a relaxed load.
         W::fence(Acquire);
-        let read_pos = words[header.read_pos].load(Relaxed);
-        if words[VERSIONS].load(Relaxed) != self.shape.versions
-            || words[header.capacity].load(Relaxed) != capacity
+        let read_pos = words[header::READ_POS].load(Relaxed);
+        if words[header::VERSIONS].load(Relaxed) != self.shape.versions
+            || words[header::CAPACITY].load(Relaxed) != capacity
         {
             return Err(RingFault::Reformatted);
         }
@@ -349,7 +347,7 @@ impl<W: Word> Consumer<'_, W> {
     /// The `read_pos` that is there instead, since another reader or a restart moved it. Nothing was changed.
     pub fn release(&self, from: u64, end: u64) -> Result<(), u64> {
         // Release: after the loads of the slots. Pairs with the producer's acquire load of read_pos.
-        let read_pos = &self.words[self.shape.layout.header().read_pos];
+        let read_pos = &self.words[header::READ_POS];
         read_pos.swap_from(from, end, Release).map(drop)
     }
 }
@@ -391,16 +389,15 @@ mod tests {
             capacity: 16,
             versions: (4 << 32) | 4,
         };
-        let header = shape.layout.header();
-        let len = header.words + 16 * Layout::V4.slot_words();
+        let len = header::WORDS + 16 * Layout::V4.slot_words();
         let loads_of_the_position = |moves| {
             let mut words: Vec<_> = (0..len).map(|_| Moving::default()).collect();
-            words[VERSIONS].value.set(shape.versions);
-            words[header.capacity].value.set(shape.capacity);
-            words[header.write_pos].moves = moves;
+            words[header::VERSIONS].value.set(shape.versions);
+            words[header::CAPACITY].value.set(shape.capacity);
+            words[header::WRITE_POS].moves = moves;
             let state = Consumer::new(&words, shape).producer_state();
             assert!(state.is_ok());
-            words[header.write_pos].loads.get()
+            words[header::WRITE_POS].loads.get()
         };
         assert_eq!(loads_of_the_position(false), 3);
         assert!(loads_of_the_position(true) > MAX_TRIES, "but not for ever");

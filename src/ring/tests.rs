@@ -2,11 +2,8 @@
 
 use super::*;
 use crate::event::{Event, EventType, Events, Totals};
-use crate::ring::layout::{HeaderLayout, VERSIONS};
+use crate::ring::layout::header;
 use std::os::unix::fs::FileExt;
-
-/// The header of all releases.
-const HEADER: HeaderLayout = HeaderLayout::PACKED;
 
 /// Bytes of a v4 ring whose first slots have events with these bytes sent.
 pub(crate) fn bytes_of_ring(capacity: u64, sent: &[u64]) -> Vec<u8> {
@@ -30,7 +27,6 @@ fn copy(file: &File) -> File {
 pub(crate) fn ring_of(capacity: u64) -> (File, Ring) {
     let file = tempfile::tempfile().expect("a temporary file");
     let header = Header {
-        header_layout: HeaderLayout::PACKED,
         write_pos: 0,
         read_pos: 0,
         version: 4,
@@ -40,8 +36,8 @@ pub(crate) fn ring_of(capacity: u64) -> (File, Ring) {
     };
     file.set_len(Layout::V4.file_len(capacity).expect("small"))
         .expect("space");
-    put(&file, VERSIONS, (4 << 32) | 4);
-    put(&file, HEADER.capacity, capacity);
+    put(&file, header::VERSIONS, (4 << 32) | 4);
+    put(&file, header::CAPACITY, capacity);
     let ring = Ring::map(copy(&file), &header, Layout::V4, false).expect("mapped");
     (file, ring)
 }
@@ -72,18 +68,18 @@ pub(crate) fn put(file: &File, word: usize, value: u64) {
 }
 
 fn put_event(file: &File, pos: usize, event: EventType, value: u64) {
-    put(file, HEADER.words + 2 * pos, event as u64 | (0xbad << 32));
-    put(file, HEADER.words + 2 * pos + 1, value);
+    put(file, header::WORDS + 2 * pos, event as u64 | (0xbad << 32));
+    put(file, header::WORDS + 2 * pos + 1, value);
 }
 
 #[test]
 fn batch_goes_round_the_end_of_the_ring() {
     let (file, ring) = ring();
-    put(&file, HEADER.read_pos, 6);
+    put(&file, header::READ_POS, 6);
     for pos in [6, 7, 0] {
         put_event(&file, pos, EventType::RxBytes, 10 + pos as u64);
     }
-    put(&file, HEADER.write_pos, 1);
+    put(&file, header::WRITE_POS, 1);
     let (batch, totals) = read_batch(&ring, 100);
     assert_eq!((batch.from, batch.end), (6, 1));
     assert_eq!(totals.get(EventType::RxBytes), 16 + 17 + 10);
@@ -98,8 +94,8 @@ fn batch_goes_round_the_end_of_the_ring() {
 fn full_ring_is_read_in_batches_of_the_limit() {
     let (file, ring) = ring();
     (0..8).for_each(|pos| put_event(&file, pos, EventType::TxRequests, 1));
-    put(&file, HEADER.read_pos, 3);
-    put(&file, HEADER.write_pos, 2);
+    put(&file, header::READ_POS, 3);
+    put(&file, header::WRITE_POS, 2);
     let mut counts = Vec::new();
     while ring.positions() != Ok((2, 2)) {
         let (batch, totals) = read_batch(&ring, 3);
@@ -113,7 +109,7 @@ fn full_ring_is_read_in_batches_of_the_limit() {
 fn position_outside_the_ring_is_taken_modulo_capacity() {
     let (file, ring) = ring();
     (0..8).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 << pos));
-    put(&file, HEADER.write_pos, 5);
+    put(&file, header::WRITE_POS, 5);
     let mut events = Events::of(&[Event::new(None, 1)]);
     let batch = ring.read(|ring| ring.read_from(8 * 64 + 3, 100, &mut events));
     let batch = batch.expect("whole").expect("a good ring");
@@ -125,11 +121,11 @@ fn position_outside_the_ring_is_taken_modulo_capacity() {
 #[test]
 fn release_after_a_restart_leaves_the_new_ring_unchanged() {
     let (file, ring) = ring();
-    put(&file, HEADER.read_pos, 2);
-    put(&file, HEADER.write_pos, 5);
+    put(&file, header::READ_POS, 2);
+    put(&file, header::WRITE_POS, 5);
     let batch = try_read(&ring, 100, &mut Events::default()).expect("a good ring");
-    put(&file, HEADER.read_pos, 0);
-    put(&file, HEADER.write_pos, 0);
+    put(&file, header::READ_POS, 0);
+    put(&file, header::WRITE_POS, 0);
     assert_eq!(ring.release(batch.from, batch.end), Ok(Err(0)));
     assert_eq!(
         ring.positions(),
@@ -141,19 +137,19 @@ fn release_after_a_restart_leaves_the_new_ring_unchanged() {
 #[test]
 fn changed_header_is_an_error_before_slots_are_read() {
     let (file, ring) = ring();
-    put(&file, VERSIONS, (3 << 32) | 3);
+    put(&file, header::VERSIONS, (3 << 32) | 3);
     assert_eq!(
         try_read(&ring, 100, &mut Events::default()),
         Err(RingFault::Reformatted)
     );
-    put(&file, VERSIONS, (4 << 32) | 4);
-    put(&file, HEADER.capacity, 1 << 40);
+    put(&file, header::VERSIONS, (4 << 32) | 4);
+    put(&file, header::CAPACITY, 1 << 40);
     assert_eq!(
         try_read(&ring, 100, &mut Events::default()),
         Err(RingFault::Reformatted)
     );
-    put(&file, HEADER.capacity, 8);
-    put(&file, HEADER.write_pos, 8);
+    put(&file, header::CAPACITY, 8);
+    put(&file, header::WRITE_POS, 8);
     assert_eq!(
         try_read(&ring, 100, &mut Events::default()),
         Err(RingFault::Positions {
@@ -167,7 +163,6 @@ fn changed_header_is_an_error_before_slots_are_read() {
 #[test]
 fn layouts_of_version_2_differ_by_the_length_of_the_file() {
     let header = Header {
-        header_layout: HeaderLayout::PACKED,
         write_pos: 0,
         read_pos: 0,
         version: 2,
@@ -255,7 +250,7 @@ fn tail_hash_changes_only_with_the_last_64_slots() {
 fn truncated_ring_is_a_fault_and_does_not_end_the_process() {
     crate::shm::guard_against_sigbus().expect("a handler");
     let (file, ring) = ring();
-    put(&file, HEADER.write_pos, 3);
+    put(&file, header::WRITE_POS, 3);
     file.set_len(0).expect("shorter");
     assert_eq!(ring.positions(), Err(RingFault::Truncated));
     assert_eq!(
@@ -270,7 +265,6 @@ fn mapping_needs_a_writable_file_and_a_possible_capacity() {
     let path = dir.path().join("ring");
     std::fs::write(&path, [0; 168]).expect("written");
     let header = Header {
-        header_layout: HeaderLayout::PACKED,
         write_pos: 0,
         read_pos: 0,
         version: 4,

@@ -135,9 +135,9 @@ fn header_poll_is_true_until_the_header_changes() {
     let file = tempfile::tempfile().expect("a temporary file");
     file.set_len(4096).expect("room");
     let short = Rc::new(Mapping::new(&file, 3).expect("mapped"));
-    assert!(HeaderPoll::new(&short, [0; 3], (3, 0)).is_none());
+    assert!(HeaderPoll::new(&short, [0; 4]).is_none());
     let mapping = Rc::new(Mapping::new(&file, 512).expect("mapped"));
-    let header_poll = HeaderPoll::new(&mapping, [0; 3], (3, 7)).expect("long enough");
+    let header_poll = HeaderPoll::new(&mapping, [0, 0, 0, 7]).expect("long enough");
     let put = |value| mapping.access(|words| words[3].store(value, Relaxed));
     put(7).expect("whole");
     assert!(header_poll.is_unchanged());

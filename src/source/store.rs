@@ -105,7 +105,7 @@ impl StoreReader {
     /// A poll of the first words, which stay the same until the agent updates the store.
     pub(super) fn poll(&self) -> Option<HeaderPoll> {
         let [magic, schema, pid] = format::head(self.id.pid);
-        HeaderPoll::new(&self.mapping, [magic, schema, pid], (3, self.updated?))
+        HeaderPoll::new(&self.mapping, [magic, schema, pid, self.updated?])
     }
 }
 

@@ -22,18 +22,18 @@ fn write_at(path: &Path, offset: u64, bytes: &[u8]) {
 fn files_of_all_layouts_appear_and_are_written() {
     let mut replay = Replay::new("");
     let mut rings = Vec::new();
-    for layout in Layout::RELEASED {
+    for layout in Layout::ALL {
         rings.push(ring(&replay.core.path(layout.name()), layout, 64));
         replay.step(&format!("a ring of layout {} appears", layout.name()));
     }
-    for (number, (ring, layout)) in (1..).zip(rings.iter_mut().zip(Layout::RELEASED)) {
+    for (number, (ring, layout)) in (1..).zip(rings.iter_mut().zip(Layout::ALL)) {
         send(ring, 4096 * number, 150 * number);
         assert_eq!(ring.push_transfer(true, 100, 30, 3), 4);
         assert!(ring.push(Kind::MemoryRegistered, 1 << 20));
         assert!(ring.push(Kind::MemoryDeregistered, 1 << 10));
         replay.step(&format!("{}: a WRITE, a READ, and memory", layout.name()));
     }
-    for (ring, layout) in rings.iter_mut().zip(Layout::RELEASED) {
+    for (ring, layout) in rings.iter_mut().zip(Layout::ALL) {
         for raw in [8, 10, 17, 25] {
             assert!(ring.push_raw(raw, 1));
         }

@@ -24,8 +24,8 @@ pub fn measure(extent: Extent) -> Table {
          recognise the four events of a transfer at once takes 58 instructions per event, not 65 (`pop`: 39), and 13 % less time, for 25 \
          more lines of code. It was not kept. Reading takes 14 of these, in a loop of 12; the distributions take 33 at least.",
     );
-    let layouts = Layout::RELEASED.into_iter();
-    for layout in layouts.take(extent.of(Layout::RELEASED.len(), 1)) {
+    let layouts = Layout::ALL.into_iter();
+    for layout in layouts.take(extent.of(Layout::ALL.len(), 1)) {
         for capacity in [1 << 12, 1 << 20] {
             for (cache, rings) in [("warm", 1), ("cold", cold_rings(layout, capacity))] {
                 let rings = usize::try_from(rings).expect("fits in memory");

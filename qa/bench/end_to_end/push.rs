@@ -10,7 +10,7 @@ use super::runs::Runs;
 use super::support::pdu::Link;
 use super::support::writer::{Kind, Layout, RingWriter};
 use super::support::{Home, PMDANIXL, wait_for};
-use pmdanixl::ring::layout::HeaderLayout;
+use pmdanixl::ring::layout::header;
 use pmdanixl::shm::Mapping;
 use std::fs::File;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ fn ring(home: &Home, name: &str, capacity: u64) -> RingWriter {
 /// Pops all events of a ring, again and again.
 fn read(place: PathBuf, capacity: u64, done: &AtomicBool) {
     let file = File::options().read(true).write(true).open(place);
-    let words = HeaderLayout::PACKED.words + 2 * usize::try_from(capacity).expect("in memory");
+    let words = header::WORDS + 2 * usize::try_from(capacity).expect("in memory");
     let ring = Mapping::new(&file.expect("there"), words).expect("mapped");
     while !done.load(Relaxed) {
         std::hint::black_box(ring.access(pop_numbered).expect("whole"));

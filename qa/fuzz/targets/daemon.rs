@@ -32,7 +32,6 @@ impl Home {
             multiproc_dir: stores,
             // A process scan takes long.
             proc_facts: false,
-            experimental_layouts: pmdanixl::ring::layout::Layout::experimental().collect(),
             ..Config::default()
         };
         Self { dir, config }

@@ -5,7 +5,7 @@
 
 use super::daemon::{Home, SECOND, pass};
 use super::state::spoil;
-use super::writer::{Kind, RingWriter};
+use super::writer::{HEADER, Kind, RingWriter};
 use super::{Input, assert_instance_name, layout_of_number};
 use pmdanixl::collector::Collector;
 use pmdanixl::event::EventType;
@@ -26,7 +26,6 @@ pub fn run(input: &[u8]) {
     let home = Home::new();
     let path = home.path("rings/agent");
     let mut ring = RingWriter::create(&path, layout, CAPACITY).expect("a ring");
-    let header = layout.header();
     let (before, after) = (u64::from(input.u8()), u64::from(input.u8()));
     // As many events as fit: one drain may leave the last of them.
     let mut pushed = 0;
@@ -48,7 +47,7 @@ pub fn run(input: &[u8]) {
         let (word, value) = (u64::from(input.u8()), input.u64());
         // Small values, so that most are valid positions.
         let value = if value >> 56 == 0 { value % 16 } else { value };
-        let at = 8 * (word % header.first_slot.max(8));
+        let at = 8 * (word % HEADER.first_slot.max(8));
         file.write_all_at(&value.to_le_bytes(), at).expect("room");
     }
     spoil(&home.path("nixl/state"), &mut input);
@@ -59,7 +58,7 @@ pub fn run(input: &[u8]) {
     // In the ring, only read_pos was changed, to a valid position.
     let now = fs::read(&path).expect("there");
     assert!(now.len() == bytes.len());
-    let at = usize::try_from(8 * header.read_pos).expect("small");
+    let at = usize::try_from(8 * HEADER.read_pos).expect("small");
     assert!(now[..at] == bytes[..at] && now[at + 8..] == bytes[at + 8..]);
     let read = ring.read_pos();
     assert!(read == read_pos || read < CAPACITY);

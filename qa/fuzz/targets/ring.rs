@@ -3,11 +3,11 @@
 //! A ring file: its header is checked, it is mapped, and what is taken from it is compared with what stands in the
 //! file, which changes between the steps.
 
-use super::writer::{Header as Places, Kind, Layout};
+use super::writer::{HEADER, Kind, Layout};
 use super::{Input, assert_one_line, layout_of_number};
 use pmdanixl::error::RingFault;
 use pmdanixl::event::{Event, EventType, Events, Totals};
-use pmdanixl::ring::layout::{Header, MAX_HEADER_WORDS};
+use pmdanixl::ring::layout::{Header, header};
 use pmdanixl::ring::protocol::Consumer;
 use pmdanixl::ring::{Batch, Ring};
 use pmdanixl::shm::{ReadWord, guard_against_sigbus};
@@ -54,15 +54,14 @@ impl World {
             let capacity = 1 << (shape / 5 % 8);
             let (write_pos, read_pos) = (u64::from(input.u8()), u64::from(input.u8()));
             let version = u64::from(layout.version());
-            let places = layout.header();
             let header = [
-                (places.write_pos, write_pos % capacity),
-                (places.read_pos, read_pos % capacity),
-                (places.versions, (version << 32) | version),
-                (places.capacity, capacity),
-                (places.mask, capacity - 1),
+                (HEADER.write_pos, write_pos % capacity),
+                (HEADER.read_pos, read_pos % capacity),
+                (HEADER.versions, (version << 32) | version),
+                (HEADER.capacity, capacity),
+                (HEADER.mask, capacity - 1),
             ];
-            file.write_all_at(input.0, 8 * places.first_slot)
+            file.write_all_at(input.0, 8 * HEADER.first_slot)
                 .expect("room");
             file.set_len(layout.file_size(capacity).expect("small"))
                 .expect("room");
@@ -72,7 +71,7 @@ impl World {
             }
         }
         let size = file.metadata().expect("open").len();
-        let mut bytes = [0; 8 * MAX_HEADER_WORDS];
+        let mut bytes = [0; header::BYTES];
         let read = file.read_at(&mut bytes, 0).expect("open");
         if read < 40 {
             return None;
@@ -113,31 +112,26 @@ impl World {
             3 => self.push(number, value),
             4 => self.look(value, value >> 32),
             5 => self.release(value >> 32, value & 0xffff_ffff),
-            6 => self.put(number % self.places().first_slot, value),
+            6 => self.put(number % HEADER.first_slot, value),
             7 => self.put(
-                self.places().first_slot + (value >> 32) % (MAX_LEN / 8),
+                HEADER.first_slot + (value >> 32) % (MAX_LEN / 8),
                 number * (value & 0xffff_ffff),
             ),
             // Nothing, or at least the header: what is stored behind the end of a file is in no file.
             8 => {
                 let len = value % MAX_LEN;
-                let len = if len < 8 * self.places().first_slot {
-                    0
-                } else {
-                    len
-                };
+                let len = if len < 8 * HEADER.first_slot { 0 } else { len };
                 self.file.set_len(len).expect("room");
             }
             // Started anew, as NIXL does it.
             _ => {
-                let places = self.places();
-                for word in [places.write_pos, places.read_pos, places.versions] {
+                for word in [HEADER.write_pos, HEADER.read_pos, HEADER.versions] {
                     self.put(word, 0);
                 }
                 let version = u64::from(self.layout.version());
-                self.put(places.capacity, self.capacity);
-                self.put(places.versions, version);
-                self.put(places.versions, (version << 32) | version);
+                self.put(HEADER.capacity, self.capacity);
+                self.put(HEADER.versions, version);
+                self.put(HEADER.versions, (version << 32) | version);
             }
         }
     }
@@ -160,7 +154,7 @@ impl World {
                 return None;
             }
         };
-        assert_eq!(batch.from, self.word(self.places().read_pos));
+        assert_eq!(batch.from, self.word(HEADER.read_pos));
         self.compare(&batch, &events, limit);
         Some(batch)
     }
@@ -180,7 +174,7 @@ impl World {
         let mask = self.capacity - 1;
         let len = batch.end.wrapping_sub(batch.from) & mask;
         assert!(batch.from < self.capacity && batch.end < self.capacity);
-        assert_eq!(batch.producer.write_pos, self.word(self.places().write_pos));
+        assert_eq!(batch.producer.write_pos, self.word(HEADER.write_pos));
         let pending = batch.producer.write_pos.wrapping_sub(batch.from) & mask;
         assert_eq!(
             len,
@@ -221,7 +215,7 @@ impl World {
 
     /// Moves `read_pos` if it is at `from`, and changes nothing else.
     fn release(&self, from: u64, end: u64) {
-        let (before, read_pos) = (self.bytes(), self.places().read_pos);
+        let (before, read_pos) = (self.bytes(), HEADER.read_pos);
         match self.ring.release(from, end) {
             Ok(Ok(())) => {
                 assert_eq!(
@@ -260,8 +254,8 @@ impl World {
         let kind = Kind::ALL[usize::try_from(kind % 21).expect("small")];
         let mask = self.capacity - 1;
         let (pos, read_pos) = (
-            self.word(self.places().write_pos) & mask,
-            self.word(self.places().read_pos),
+            self.word(HEADER.write_pos) & mask,
+            self.word(HEADER.read_pos),
         );
         if (pos + 1) & mask == read_pos {
             return;
@@ -269,20 +263,20 @@ impl World {
         let slot = self
             .layout
             .slot(pos, kind.name(), kind.raw(), kind.category(), value);
-        let at = 8 * self.places().first_slot + pos * self.layout.slot_size();
+        let at = 8 * HEADER.first_slot + pos * self.layout.slot_size();
         self.write(&slot, at);
-        self.put(self.places().write_pos, (pos + 1) & mask);
+        self.put(HEADER.write_pos, (pos + 1) & mask);
     }
 
     /// Why nothing was taken: the header says so, or the file is or was shorter than the ring.
     fn assert_faulty(&self, fault: RingFault) {
         assert_one_line(&fault.to_string());
-        let outside = self.word(self.places().write_pos) >= self.capacity
-            || self.word(self.places().read_pos) >= self.capacity;
+        let outside = self.word(HEADER.write_pos) >= self.capacity
+            || self.word(HEADER.read_pos) >= self.capacity;
         let version = u64::from(self.layout.version());
         let versions = (version << 32) | version;
-        let other = self.word(self.places().versions) != versions
-            || self.word(self.places().capacity) != self.capacity;
+        let other =
+            self.word(HEADER.versions) != versions || self.word(HEADER.capacity) != self.capacity;
         match fault {
             RingFault::Truncated => {}
             RingFault::Reformatted => assert!(other),
@@ -298,7 +292,7 @@ impl World {
         let (bytes, mut totals) = (self.bytes(), Totals::default());
         for pos in from..from + len {
             let size = self.layout.slot_size();
-            let at = 8 * self.places().first_slot + (pos & (self.capacity - 1)) * size;
+            let at = 8 * HEADER.first_slot + (pos & (self.capacity - 1)) * size;
             let slot: Vec<u8> = (at..at + size).map(|at| byte(&bytes, at)).collect();
             let (event, value) = decode(self.layout, &slot);
             totals.count(Event::new(event, value));
@@ -311,10 +305,6 @@ impl World {
         let mut bytes = vec![0; usize::try_from(len).expect("short")];
         self.file.read_exact_at(&mut bytes, 0).expect("so long");
         bytes
-    }
-
-    fn places(&self) -> Places {
-        self.layout.header()
     }
 
     fn word(&self, word: u64) -> u64 {
@@ -345,21 +335,20 @@ fn field(bytes: &[u8], at: u64) -> u64 {
 
 /// Which ring a file is, stated from the format.
 fn layout_of(file: &File, size: u64) -> Option<Layout> {
-    let mut bytes = [0; 512];
+    let mut bytes = [0; 40];
     let read = file.read_at(&mut bytes, 0).expect("open");
     let word = |word: u64| field(&bytes[..read], 8 * word);
     let layouts = Layout::ALL.into_iter();
     let layout = { layouts }.find(|layout| {
-        let (version, places) = (u64::from(layout.version()), layout.header());
-        let slots = u128::from(word(places.capacity)) * u128::from(layout.slot_size());
-        let len = slots + 8 * u128::from(places.first_slot);
-        word(places.versions) == (version << 32) | version && len == u128::from(size)
+        let version = u64::from(layout.version());
+        let slots = u128::from(word(HEADER.capacity)) * u128::from(layout.slot_size());
+        let len = slots + 8 * u128::from(HEADER.first_slot);
+        word(HEADER.versions) == (version << 32) | version && len == u128::from(size)
     })?;
-    let places = layout.header();
-    let capacity = word(places.capacity);
-    let good = capacity.is_power_of_two() && word(places.mask) == capacity - 1;
+    let capacity = word(HEADER.capacity);
+    let good = capacity.is_power_of_two() && word(HEADER.mask) == capacity - 1;
     let within = |place| word(place) < capacity;
-    (good && within(places.write_pos) && within(places.read_pos)).then_some(layout)
+    (good && within(HEADER.write_pos) && within(HEADER.read_pos)).then_some(layout)
 }
 
 /// An event, stated from the format: where the type, or the name and the value are.
@@ -368,7 +357,7 @@ fn decode(layout: Layout, slot: &[u8]) -> (Option<EventType>, u64) {
         Layout::V1 => (12, 48),
         Layout::V2Named => (4, 40),
         Layout::V2 => (4, 8),
-        Layout::V3 | Layout::V4 | Layout::V5 => (0, 8),
+        Layout::V3 | Layout::V4 => (0, 8),
     };
     let kind = if layout.is_named() {
         let text = &slot[name..name + 32];
@@ -379,7 +368,7 @@ fn decode(layout: Layout, slot: &[u8]) -> (Option<EventType>, u64) {
     } else {
         let known = match layout {
             Layout::V1 | Layout::V2Named | Layout::V2 | Layout::V3 => 20,
-            Layout::V4 | Layout::V5 => 21,
+            Layout::V4 => 21,
         };
         let raw = u32::from_le_bytes(std::array::from_fn(|index| slot[name + index]));
         usize::try_from(raw).ok().filter(|&raw| raw < known)

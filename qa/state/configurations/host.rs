@@ -39,7 +39,7 @@ pub enum Step {
 
 pub fn step() -> impl Strategy<Value = Step> {
     let name = || 0..NAMES.len();
-    let layout = prop::sample::select(vec![Layout::V4, Layout::V4, Layout::V2, Layout::V5]);
+    let layout = prop::sample::select(vec![Layout::V4, Layout::V4, Layout::V2]);
     let size = prop::sample::select(vec![8, 16, 32]);
     let ring = (0..RINGS.len(), name(), layout, size);
     prop_oneof![

@@ -3,11 +3,23 @@
 //! Kills of a daemon, and what its state file then has.
 
 use super::Core;
+use super::writer::HEADER;
 use pmdanixl::journal::ExpiredTotals;
 use pmdanixl::journal::record::SavedAgent;
 use pmdanixl::ring::checkpoint::Checkpoint;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 impl Core {
+    /// Sets the read position of the ring `agent`, as another reader does. Other than a store to a mapping, it changes
+    /// the times of the file.
+    pub fn set_read_pos(&self, position: u64) {
+        let file = File::options().write(true).open(self.path("agent"));
+        let at = 8 * HEADER.read_pos;
+        let written = file.and_then(|file| file.write_all_at(&position.to_le_bytes(), at));
+        written.expect("there");
+    }
+
     /// Kills the daemon.
     pub fn kill(&mut self) {
         self.running = None;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
-use crate::ring::layout::{HeaderLayout, Layout};
+use crate::ring::layout::{Layout, header};
 use crate::ring::tests::{put, ring_of};
 use crate::shm::ReadWord;
 use std::fs::File;
@@ -78,7 +78,7 @@ impl RingFixture {
 
     /// Sets the position of the producer that is loaded after the slots.
     pub(crate) fn set_write_pos(&self, write_pos: u64) {
-        put(&self.file, HeaderLayout::PACKED.write_pos, write_pos);
+        put(&self.file, header::WRITE_POS, write_pos);
     }
 
     /// Identity of the ring after its file was touched.

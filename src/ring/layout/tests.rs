@@ -5,7 +5,6 @@ use super::*;
 fn good(layout: Layout, capacity: u64) -> (Header, u64) {
     let version = layout.version();
     let header = Header {
-        header_layout: *layout.header(),
         write_pos: 0,
         read_pos: 0,
         version,
@@ -44,15 +43,12 @@ fn file_len_of_default_rings_is_that_of_nixl() {
             Some(196_648),
             Some(65_576),
             Some(65_576),
-            Some(65_576),
-            Some(66_048)
+            Some(65_576)
         ]
     );
-    let fits = |size| Layout::fits_any(size, |layout| !layout.is_experimental());
+    let fits = Layout::fits_any;
     assert!(fits(229_416) && fits(65_576) && fits(56));
-    assert!(!fits(65_592) && !fits(40) && !fits(0));
-    // Many unrelated files have the size of an experimental layout.
-    assert!(!fits(66_048) && Layout::fits_any(66_048, |_| true));
+    assert!(!fits(65_592) && !fits(66_048) && !fits(40) && !fits(0));
 }
 
 #[test]
@@ -71,9 +67,9 @@ fn each_wrong_field_has_its_own_rejection() {
         rejection(|h| h.expected_version = 0),
         Rejection::Uninitialised { full: None }
     );
-    let blank = Header::from_words(&[0; MAX_HEADER_WORDS]);
+    let blank = Header::from_words(&[0; header::WORDS]);
     // NIXL leaves rings of 1,000 slots. UCX leaves files of whole pages in /dev/shm.
-    for layout in Layout::released() {
+    for layout in Layout::ALL {
         let size = layout.file_len(1000).expect("small");
         assert_eq!(
             blank.check(size),
@@ -106,7 +102,7 @@ fn each_wrong_field_has_its_own_rejection() {
         Rejection::Version { version: 256 }
     );
     // All words are sevens, as in an unrelated file.
-    let sevens = Header::from_words(&[(7 << 32) | 7; MAX_HEADER_WORDS]);
+    let sevens = Header::from_words(&[(7 << 32) | 7; header::WORDS]);
     assert_eq!(sevens.check(size), Err(Rejection::Version { version: 7 }));
     assert_eq!(
         rejection(|h| h.capacity = 1000),
@@ -151,8 +147,8 @@ fn each_wrong_field_has_its_own_rejection() {
 
 #[test]
 fn bytes_and_words_give_the_same_header() {
-    let mut bytes = [0; 8 * MAX_HEADER_WORDS];
-    for (at, byte) in bytes[..40].iter_mut().enumerate() {
+    let mut bytes = [0; header::BYTES];
+    for (at, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::try_from(at).expect("below 40");
     }
     let header = Header::from_bytes(&bytes);
@@ -164,69 +160,27 @@ fn bytes_and_words_give_the_same_header() {
     assert_eq!(header.mask, 0x2726_2524_2322_2120);
 }
 
-/// First words of a file with the capacity 4096 in a version.
-fn words(version: u64, header: HeaderLayout) -> [u64; MAX_HEADER_WORDS] {
-    let mut words = [0; MAX_HEADER_WORDS];
-    words[VERSIONS] = (version << 32) | version;
-    words[header.capacity] = 4096;
-    words[header.mask] = 4095;
-    words
-}
-
 #[test]
-fn header_and_size_tell_the_forms_of_version_5_apart() {
-    let spread = Header::from_words(&words(5, HeaderLayout::SPREAD));
-    let packed = Header::from_words(&words(5, HeaderLayout::PACKED));
-    let later = |version| Rejection::Unsupported { version, newest: 4 };
-    assert_eq!(spread.check(512 + 16 * 4096), Ok(Layout::V5));
-    assert_eq!(
-        spread.check(40 + 16 * 4096),
-        Err(Rejection::Length {
-            version: 5,
-            capacity: 4096,
-            size: 40 + 16 * 4096
-        })
-    );
-    assert_eq!(
-        packed.check(40 + 16 * 4096),
-        Err(Rejection::LibfabricFork { version: 5 })
-    );
-    assert_eq!(packed.check(40 + 24 * 4096), Err(later(5)));
-    for header in [HeaderLayout::SPREAD, HeaderLayout::PACKED] {
-        let header = Header::from_words(&words(6, header));
-        assert_eq!(header.check(512 + 16 * 4096), Err(later(6)));
+fn later_versions_are_unsupported_with_either_header() {
+    let rejection = |version: u64, capacity, mask| {
+        let mut words = [0; header::WORDS];
+        words[header::VERSIONS] = (version << 32) | version;
+        (words[capacity], words[mask]) = (4096, 4095);
+        Header::from_words(&words).check(40 + 24 * 4096)
+    };
+    for version in [5, 6] {
+        let later = Err(Rejection::Unsupported {
+            version: i32::try_from(version).expect("small"),
+            newest: 4,
+        });
+        assert_eq!(rejection(version, header::CAPACITY, header::MASK), later);
+        // The pull request nixl#2018 has the capacity in word 1 and the mask in word 3.
+        assert_eq!(rejection(version, 1, 3), later);
+        let neither = rejection(version, 0, 4);
+        assert!(matches!(neither, Err(Rejection::Version { .. })));
     }
     // A released version with these words has a position outside of it.
-    let released = Header::from_words(&words(4, HeaderLayout::SPREAD));
-    assert!(released.check(40 + 16 * 4095).is_err());
-}
-
-#[test]
-fn positions_of_version_5_are_256_bytes_apart() {
-    let mut words = words(5, HeaderLayout::SPREAD);
-    (words[0], words[32]) = (7, 3);
-    let header = Header::from_words(&words);
-    assert_eq!((header.write_pos, header.read_pos), (7, 3));
-    assert_eq!(header.pending(), 4);
-    words[32] = 4096;
-    let outside = Header::from_words(&words).check(512 + 16 * 4096);
-    assert_eq!(
-        outside,
-        Err(Rejection::Positions {
-            read_pos: 4096,
-            write_pos: 7,
-            capacity: 4096
-        })
-    );
-}
-
-#[test]
-fn experimental_layouts_are_those_without_a_release() {
-    let names: Vec<_> = Layout::experimental().map(Layout::name).collect();
-    assert_eq!(names, ["v5"]);
-    for layout in Layout::released() {
-        assert!(layout.version() <= MAX_VERSION);
-    }
+    assert!(rejection(4, 1, 3).is_err());
 }
 
 #[test]
@@ -238,10 +192,6 @@ fn type_20_is_unknown_before_version_4() {
     assert_eq!(Layout::V3.decode(&[20, 7]), Event::new(None, 7));
     assert_eq!(Layout::V2.decode(&[20 << 32, 7]), Event::new(None, 7));
     assert_eq!(Layout::V4.decode(&[21, 7]), Event::new(None, 7));
-    assert_eq!(
-        Layout::V5.decode(&[20, 7]),
-        Event::new(Some(EventType::EventsDropped), 7)
-    );
 }
 
 #[test]

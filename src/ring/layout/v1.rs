@@ -2,14 +2,12 @@
 
 //! Version 1, slots of 56 bytes: time, category, name, value (NIXL 0.5 to 1.0).
 
-use super::{Format, HeaderLayout, named};
+use super::{Format, named};
 use crate::event::Event;
 
 pub(super) const FORMAT: Format = Format {
     name: "v1",
     version: 1,
-    header: HeaderLayout::PACKED,
     slot_words: 7,
     decode: |slot| Event::new(named(&slot[1..6]), slot[6]),
-    is_experimental: false,
 };

@@ -2,13 +2,12 @@
 
 //! Version 2, slots of 16 bytes: category, type, value (NIXL 1.2).
 
-use super::{Format, HeaderLayout, halves, numbered};
+use super::{Format, halves, numbered};
 use crate::event::{Event, EventType};
 
 pub(super) const FORMAT: Format = Format {
     name: "v2",
     version: 2,
-    header: HeaderLayout::PACKED,
     slot_words: 2,
     decode: |slot| {
         Event::new(
@@ -16,5 +15,4 @@ pub(super) const FORMAT: Format = Format {
             slot[1],
         )
     },
-    is_experimental: false,
 };

@@ -2,13 +2,12 @@
 
 //! Version 4, slots of version 3 with event type 20 (NIXL 1.4 and 1.5).
 
-use super::{Format, HeaderLayout, halves, numbered};
+use super::{Format, halves, numbered};
 use crate::event::{Event, EventType};
 
 pub(super) const FORMAT: Format = Format {
     name: "v4",
     version: 4,
-    header: HeaderLayout::PACKED,
     slot_words: 2,
     decode: |slot| {
         Event::new(
@@ -16,5 +15,4 @@ pub(super) const FORMAT: Format = Format {
             slot[1],
         )
     },
-    is_experimental: false,
 };
