@@ -2,19 +2,12 @@
 
 //! The format of a ring file: header and slots (NIXL `cyclic_buffer.h` and `telemetry_event.h`).
 //!
-//! All integers are little-endian. Header and slots are whole 8-byte words, so that everything is read as words. Each
-//! layout has a file below this one, and a variant of [`Layout`]. Begin with [`Header::check`]. This file must not know
-//! how a ring is mapped.
+//! All integers are little-endian. Header and slots are whole 8-byte words, so that everything is read as words.
+//! Begin with [`Header::check`]. This file must not know how a ring is mapped.
 
 use crate::base::words;
 use crate::error::Rejection;
 use crate::event::{Event, EventType, MAX_VALUE};
-
-mod v1;
-mod v2;
-mod v2_named;
-mod v3;
-mod v4;
 
 #[cfg(target_endian = "big")]
 compile_error!("NIXL's rings are little-endian and are read in place");
@@ -167,28 +160,16 @@ impl Header {
 /// The layout of a ring file. The version alone does not determine it: version 2 has two layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Version 1.
+    /// Slots of 56 bytes: time, category, name, value (NIXL 0.5 to 1.0).
     V1,
-    /// Version 2 with names.
+    /// Slots of 48 bytes: category, name, value (NIXL 1.1.0).
     V2Named,
-    /// Version 2 with type numbers.
+    /// Slots of 16 bytes: category, type, value (NIXL 1.2).
     V2,
-    /// Version 3.
+    /// Slots of 16 bytes: type, padding that NIXL does not clear, value (NIXL 1.3).
     V3,
-    /// Version 4.
+    /// Slots of version 3 with event type 20 (NIXL 1.4 and 1.5).
     V4,
-}
-
-/// What distinguishes a layout from others. Each layout has a file with one of these.
-struct Format {
-    /// Name for operators.
-    name: &'static str,
-    /// Version in the header.
-    version: i32,
-    /// Words of one slot.
-    slot_words: usize,
-    /// Decodes one slot without a check of its value.
-    decode: fn(&[u64]) -> Event,
 }
 
 impl Layout {
@@ -201,32 +182,33 @@ impl Layout {
         Layout::V4,
     ];
 
-    const fn format(self) -> &'static Format {
+    /// Name for operators, version in the header, and words of one slot.
+    const fn row(self) -> (&'static str, i32, usize) {
         match self {
-            Layout::V1 => &v1::FORMAT,
-            Layout::V2Named => &v2_named::FORMAT,
-            Layout::V2 => &v2::FORMAT,
-            Layout::V3 => &v3::FORMAT,
-            Layout::V4 => &v4::FORMAT,
+            Layout::V1 => ("v1", 1, 7),
+            Layout::V2Named => ("v2 named", 2, 6),
+            Layout::V2 => ("v2", 2, 2),
+            Layout::V3 => ("v3", 3, 2),
+            Layout::V4 => ("v4", 4, 2),
         }
-    }
-
-    /// The version in the header of a ring with this layout.
-    #[must_use]
-    pub fn version(self) -> i32 {
-        self.format().version
     }
 
     /// The name of the layout for operators.
     #[must_use]
-    pub fn name(self) -> &'static str {
-        self.format().name
+    pub const fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The version in the header of a ring with this layout.
+    #[must_use]
+    pub const fn version(self) -> i32 {
+        self.row().1
     }
 
     /// Words of one slot.
     #[must_use]
-    pub fn slot_words(self) -> usize {
-        self.format().slot_words
+    pub const fn slot_words(self) -> usize {
+        self.row().2
     }
 
     /// Bytes of a ring file with `capacity` slots. `None` if no file can be that long.
@@ -271,7 +253,14 @@ impl Layout {
     /// Decodes one slot without a check of its value.
     #[inline]
     pub(crate) fn decode_raw(self, slot: &[u64]) -> Event {
-        (self.format().decode)(slot)
+        let kind = match self {
+            Layout::V1 => named(&slot[1..6]),
+            Layout::V2Named => named(&slot[..5]),
+            Layout::V2 => numbered(halves(slot[0])[1], EventType::NoTelemetry),
+            Layout::V3 => numbered(halves(slot[0])[0], EventType::NoTelemetry),
+            Layout::V4 => numbered(halves(slot[0])[0], EventType::EventsDropped),
+        };
+        Event::new(kind, slot[self.slot_words() - 1])
     }
 }
 
