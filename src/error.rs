@@ -54,23 +54,15 @@ pub enum Rejection {
         /// Copy of the version in the header.
         expected_version: i32,
     },
-    /// A ring of a later NIXL, which this build cannot read.
+    /// A ring of a later NIXL or of a fork, which this build cannot read.
     #[error(
-        "ring version {version} is not supported; this build reads 1 to {newest}: upgrade pmdanixl"
+        "ring version {version} is not supported; this build reads 1 to {newest}: upgrade pmdanixl, or use a release of NIXL"
     )]
     Unsupported {
         /// Version in the header.
         version: i32,
         /// Newest version that this build reads.
         newest: i32,
-    },
-    /// A ring of a fork of NIXL, which gives other numbers to events.
-    #[error(
-        "ring version {version} with the header of version 4: a fork of NIXL with libfabric events, which is not supported; use a release of NIXL"
-    )]
-    LibfabricFork {
-        /// Version in the header.
-        version: i32,
     },
     /// A file in a directory of stores that does not have the name of a store.
     #[error("does not have the name of a store, nixl.PID.RUN.INSTANCE.mmap")]
@@ -232,7 +224,6 @@ impl Rejection {
             | Rejection::Replaced => false,
             Rejection::Uninitialised { .. }
             | Rejection::Unsupported { .. }
-            | Rejection::LibfabricFork { .. }
             | Rejection::StoreSize { .. }
             | Rejection::Schema { .. }
             | Rejection::Malformed { .. }
@@ -254,9 +245,7 @@ impl Rejection {
     pub fn is_unsupported(&self) -> bool {
         matches!(
             self,
-            Rejection::Unsupported { .. }
-                | Rejection::LibfabricFork { .. }
-                | Rejection::Schema { .. }
+            Rejection::Unsupported { .. } | Rejection::Schema { .. }
         )
     }
 

@@ -58,7 +58,6 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
     ring_but(&at("mask"), 4, 0);
     ring_but(&at("write-pos"), 0, 8);
     ring_but(&at("read-pos"), 1, u64::MAX);
-    ring_but(&at("version-fork"), 2, both_versions(5));
     ring_but(&at("version-6"), 2, both_versions(6));
     // The header of the pull request nixl#2018: capacity, versions and mask in words 1 to 3, 64 words in all.
     let header = [0, 8, both_versions(5), 7];
@@ -116,16 +115,12 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
             "4000 events are pending, but the file has fewer allocated blocks than these take",
         ),
         (
-            "version-fork",
-            "ring version 5 with the header of version 4: a fork of NIXL with libfabric events, which is not supported; use a release",
-        ),
-        (
             "version-6",
-            "ring version 6 is not supported; this build reads 1 to 4: upgrade pmdanixl",
+            "ring version 6 is not supported; this build reads 1 to 4: upgrade pmdanixl, or use a release of NIXL",
         ),
         (
             "version-5",
-            "ring version 5 is not supported; this build reads 1 to 4: upgrade pmdanixl",
+            "ring version 5 is not supported; this build reads 1 to 4: upgrade pmdanixl, or use a release of NIXL",
         ),
         ("version-negative", "not a ring: version -1"),
         (

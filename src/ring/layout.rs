@@ -35,12 +35,10 @@ pub const MAX_SLOT_WORDS: usize = 7;
 
 /// The newest ring version of a release of NIXL that this build reads.
 pub const MAX_VERSION: i32 = 4;
-/// Versions that are taken for a later NIXL. A higher number is taken for chance in an unrelated file.
+/// Versions that are taken for a later NIXL. A higher number is taken for chance in an unrelated file. A fork of NIXL has
+/// version 5 with the header and slots of version 4, and seventeen event types of its libfabric plugin before number 20.
 const FIRST_LATER_VERSION: i32 = MAX_VERSION + 1;
 const LAST_LATER_VERSION: i32 = 255;
-/// Version of a fork of NIXL with the header of version 4. It inserts seventeen event types of its libfabric plugin, in
-/// nanoseconds, before number 20, so that [`EventType::EventsDropped`] has number 37.
-const LIBFABRIC_FORK: i32 = 5;
 /// True for the capacity of a ring and its mask.
 fn is_pair(capacity: u64, mask: u64) -> bool {
     capacity.is_power_of_two() && mask == capacity - 1
@@ -114,13 +112,9 @@ impl Header {
         let mut layouts = { Layout::ALL.into_iter() }.filter(|layout| layout.version() == version);
         if layouts.clone().next().is_none() {
             // In the header of the pull request nixl#2018, capacity and mask are in these words.
-            if !is_pair(capacity, mask) && !is_pair(read_pos, capacity) {
-                return Err(Rejection::Version { version });
-            }
-            let has_v4_size = Layout::V4.file_len(capacity) == Some(size);
+            let is_ring = is_pair(capacity, mask) || is_pair(read_pos, capacity);
             return Err(match version {
-                LIBFABRIC_FORK if has_v4_size => Rejection::LibfabricFork { version },
-                FIRST_LATER_VERSION..=LAST_LATER_VERSION => Rejection::Unsupported {
+                FIRST_LATER_VERSION..=LAST_LATER_VERSION if is_ring => Rejection::Unsupported {
                     version,
                     newest: MAX_VERSION,
                 },

@@ -166,7 +166,7 @@ fn later_versions_are_unsupported_with_either_header() {
         let mut words = [0; header::WORDS];
         words[header::VERSIONS] = (version << 32) | version;
         (words[capacity], words[mask]) = (4096, 4095);
-        Header::from_words(&words).check(40 + 24 * 4096)
+        Header::from_words(&words).check(40 + 16 * 4096)
     };
     for version in [5, 6] {
         let later = Err(Rejection::Unsupported {
