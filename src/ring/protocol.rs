@@ -124,29 +124,9 @@ impl<'a, W: Load> Consumer<'a, W> {
     /// The ring no longer has this shape, or the producer restarted meanwhile. Nothing of the batch may be counted
     /// then.
     pub fn read_batch(&self, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
-        let (from, _) = self.positions()?;
-        let batch = self.read_from(from, limit, events)?;
-        match self.positions()? {
-            (read_pos, _) if read_pos == from => Ok(batch),
-            _ => Err(RingFault::Restarted),
-        }
-    }
-
-    /// Copies at most `limit` events from the position `from` on to `events`, whose earlier contents are removed. The
-    /// slots are not released.
-    ///
-    /// # Errors
-    /// The ring no longer has this shape, or the producer restarted meanwhile. Nothing of the batch may be counted
-    /// then.
-    pub fn read_from(
-        &self,
-        from: u64,
-        limit: u64,
-        events: &mut Events,
-    ) -> Result<Batch, RingFault> {
         events.clear();
         let mask = self.mask();
-        let from = from & mask;
+        let (from, _) = self.positions()?;
         let producer = self.producer_state()?;
         let pending = (producer.write_pos.wrapping_sub(from) & mask).min(limit);
         let end = (from + pending) & mask;
@@ -162,8 +142,8 @@ impl<'a, W: Load> Consumer<'a, W> {
         };
         // The slots are loaded before the positions are loaded again.
         W::fence(Acquire);
-        let (_, write_pos) = self.positions()?;
-        if write_pos.wrapping_sub(from) & mask < pending {
+        let (read_pos, write_pos) = self.positions()?;
+        if read_pos != from || write_pos.wrapping_sub(from) & mask < pending {
             return Err(RingFault::Restarted);
         }
         Ok(Batch {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
-use crate::event::{Event, EventType, Events, Totals};
+use crate::event::{EventType, Events, Totals};
 use crate::ring::layout::header;
 use std::os::unix::fs::FileExt;
 
@@ -103,19 +103,6 @@ fn full_ring_is_read_in_batches_of_the_limit() {
         assert_eq!(ring.release(batch.from, batch.end), Ok(Ok(())));
     }
     assert_eq!(counts, [3, 3, 1]);
-}
-
-#[test]
-fn position_outside_the_ring_is_taken_modulo_capacity() {
-    let (file, ring) = ring();
-    (0..8).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 << pos));
-    put(&file, header::WRITE_POS, 5);
-    let mut events = Events::of(&[Event::new(None, 1)]);
-    let batch = ring.read(|ring| ring.read_from(8 * 64 + 3, 100, &mut events));
-    let batch = batch.expect("whole").expect("a good ring");
-    let totals = events.totals();
-    assert_eq!((batch.from, batch.end), (3, 5));
-    assert_eq!(totals.get(EventType::TxBytes), (1 << 3) + (1 << 4));
 }
 
 #[test]

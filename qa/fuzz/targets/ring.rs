@@ -107,7 +107,7 @@ impl World {
         let (what, number, value) = (step.u8() % 10, u64::from(step.u8()), step.u64());
         match what {
             0 => drop(self.take(value)),
-            1 => self.follow(value, number),
+            1 => drop(self.take(number)),
             2 => self.drain(1 + number),
             3 => self.push(number, value),
             4 => self.look(value, value >> 32),
@@ -157,17 +157,6 @@ impl World {
         assert_eq!(batch.from, self.word(HEADER.read_pos));
         self.compare(&batch, &events, limit);
         Some(batch)
-    }
-
-    fn follow(&self, from: u64, limit: u64) {
-        let mut events = Events::default();
-        match self.read(|ring| ring.read_from(from, limit, &mut events)) {
-            Ok(batch) => {
-                assert_eq!(batch.from, from % self.capacity);
-                self.compare(&batch, &events, limit);
-            }
-            Err(fault) => self.assert_faulty(fault),
-        }
     }
 
     fn compare(&self, batch: &Batch, events: &Events, limit: u64) {
