@@ -10,8 +10,9 @@
 //! The file may be missing or break at any time. Callers commit, and ask whether totals are persistent
 //! ([`Journal::is_persistent`]). The journal deals with failures of the file itself: it logs them once, and
 //! [`Journal::check`] re-creates the file. Until then totals are in memory only. Begin with [`Journal::commit`] and
-//! [`record::replace`]. This module must not know how rings are read.
+//! `commit`. This module must not know how rings are read.
 
+mod commit;
 mod expired;
 mod file;
 pub mod record;

@@ -6,6 +6,7 @@
 //! same store that replaces the sums also names the record. The next start frees that record without adding it again.
 //! Instance ids of expired agents are never given again, so the next id is stored here too.
 
+use super::commit::TwoEntries;
 use crate::base::words::{Words, signed, unsigned, words};
 use crate::entry::{Entry, HIGHEST_ID};
 use crate::event::Totals;
@@ -13,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// The sums of expired agents.
@@ -35,8 +36,10 @@ impl ExpiredTotals {
 }
 
 /// Indexes of words in the page.
-const GENERATION: usize = 8;
-const ENTRIES: [usize; 2] = [16, 48];
+const ENTRY: TwoEntries = TwoEntries {
+    generation: 8,
+    entries: [16, 48],
+};
 /// Words of the sums and of the number of the record that is being freed.
 const ENTRY_WORDS: usize = <(ExpiredTotals, Option<u64>)>::MAX;
 /// The next instance id.
@@ -47,8 +50,9 @@ const CONFIG_READ: usize = 81;
 /// cannot divide it.
 const STORES_UNTIL: usize = 82;
 const SECOND: i64 = 1_000_000_000;
-const _: () =
-    assert!(ENTRIES[0] + ENTRY_WORDS <= ENTRIES[1] && ENTRIES[1] + ENTRY_WORDS <= NEXT_ID);
+const _: () = assert!(
+    ENTRY.entries[0] + ENTRY_WORDS <= ENTRY.entries[1] && ENTRY.entries[1] + ENTRY_WORDS <= NEXT_ID
+);
 
 /// A number above all instance ids that were given. 0 if none was written, or if it cannot be right.
 pub fn next_id(words: &[AtomicU64]) -> u32 {
@@ -91,25 +95,14 @@ pub fn config_read(file: &File) -> io::Result<Duration> {
     Ok(Duration::from_nanos(u64::from_ne_bytes(word)))
 }
 
-/// Index of the first word of the entry that a generation names.
-fn entry_of(generation: u64) -> usize {
-    ENTRIES[usize::from(generation % 2 == 1)]
-}
-
 /// Reads the sums, and the number of the record that still has to be freed.
 pub fn read(words: &[AtomicU64]) -> (ExpiredTotals, Option<u64>) {
-    let entry = entry_of(words[GENERATION].load(Acquire));
-    Words::get(&mut words[entry..].iter()).unwrap_or_default()
+    ENTRY.read(words).unwrap_or_default()
 }
 
 /// Replaces the sums and the number of the record that is being freed, with one store.
 pub fn write(words: &[AtomicU64], sums: &ExpiredTotals, freed: Option<u64>) {
-    let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
-    let mut entry = words[entry_of(generation)..].iter();
-    sums.put(&mut entry);
-    freed.put(&mut entry);
-    // Release: the entry is whole before the generation names it, as in a record.
-    words[GENERATION].store(generation, Release);
+    ENTRY.replace(words, &(sums.clone(), freed));
 }
 
 #[cfg(test)]
@@ -128,7 +121,7 @@ mod tests {
         };
         for (value, freed) in [(1, None), (2, Some(0)), (3, Some(7))] {
             let before = read(&words);
-            let inactive = entry_of(words[GENERATION].load(Relaxed) + 1);
+            let inactive = ENTRY.first(ENTRY.generation(&words) + 1);
             for word in &words[inactive..inactive + ENTRY_WORDS] {
                 word.store(0xbad, Relaxed);
                 assert_eq!(read(&words), before);

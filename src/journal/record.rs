@@ -2,17 +2,12 @@
 
 //! One agent's record in the state file: where it has what.
 //!
-//! The names of an agent are written before the record counts as used, and stay. What changes is in two entries, and a
-//! generation names the valid one. To change it, the other entry is written, then the generation is raised. A kill at
-//! any instruction leaves either the old entry or the new one valid, never a mixture.
-//!
-//! No process reads a record while another process writes it. The next daemon reads what this one had stored when it
-//! was killed. That is every store up to one instruction, whatever the order in which the processor made them visible.
-//! So only the compiler must keep the stores in order. Stores of two calls stay in order by the compiler fences of
-//! [`Mapping::access`](crate::shm::Mapping::access).
+//! The names of an agent are written before the record counts as used, and stay. What changes is in two entries, of
+//! which `commit` makes one valid.
 //!
 //! Begin with [`replace`], which is the commit, and [`read`]. `crate::entry` has the words of an entry.
 
+use super::commit::TwoEntries;
 use crate::base::words::Words;
 use crate::entry::{Entry, HIGHEST_ID, Name};
 use crate::procfs::facts::Facts;
@@ -24,7 +19,6 @@ pub const RECORD_WORDS: usize = 1536;
 
 /// Indexes of the words in a record.
 const USED: usize = 0;
-const GENERATION: usize = 1;
 const INSTANCE_ID: usize = 2;
 /// Length in bytes of the text at [`NAMES`].
 const NAMES_LENGTH: usize = 3;
@@ -36,10 +30,13 @@ const FACTS_LENGTH: usize = 5;
 const OWNER: usize = 6;
 /// The names of the agent, see [`Name::to_text`].
 const NAMES: usize = 8;
-const ENTRIES: [usize; 2] = [256, 256 + ENTRY_SPACE];
+const ENTRY: TwoEntries = TwoEntries {
+    generation: 1,
+    entries: [256, 256 + ENTRY_SPACE],
+};
 const ENTRY_SPACE: usize = 448;
 /// Labels and process facts of the agent, as JSON.
-const FACTS: usize = ENTRIES[1] + ENTRY_SPACE;
+const FACTS: usize = ENTRY.entries[1] + ENTRY_SPACE;
 const FACTS_SPACE: usize = RECORD_WORDS - FACTS;
 const _: () = assert!(Entry::MAX <= ENTRY_SPACE && 250 <= FACTS_SPACE);
 
@@ -64,21 +61,21 @@ pub struct SavedAgent {
 /// True if the names fit into a record.
 #[must_use]
 pub fn fits(name: &Name) -> bool {
-    name.to_text().len() <= 8 * (ENTRIES[0] - NAMES)
+    name.to_text().len() <= 8 * (ENTRY.entries[0] - NAMES)
 }
 
 /// Fills a free record. It is in use from the last store on.
 pub fn create(words: &[AtomicU64], name: &Name, entry: &Entry) {
     words[USED].store(0, Relaxed);
-    words[GENERATION].store(0, Relaxed);
+    words[ENTRY.generation].store(0, Relaxed);
     words[INSTANCE_ID].store(NO_ID, Relaxed);
     words[RELEASED_GENERATION].store(NOT_RELEASED, Relaxed);
     words[FACTS_LENGTH].store(0, Relaxed);
     let names = name.to_text();
-    put_text(&words[NAMES..ENTRIES[0]], &names);
+    put_text(&words[NAMES..ENTRY.entries[0]], &names);
     words[NAMES_LENGTH].store(names.len() as u64, Relaxed);
     words[OWNER].store(u64::from(name.owner), Relaxed);
-    entry.put(&mut words[ENTRIES[0]..].iter());
+    entry.put(&mut words[ENTRY.entries[0]..].iter());
     words[USED].store(1, Release);
 }
 
@@ -117,24 +114,15 @@ pub fn set_id(words: &[AtomicU64], id: u32) {
     words[INSTANCE_ID].store(u64::from(id), Relaxed);
 }
 
-/// Index of the first word of the entry that a generation names.
-fn entry_of(generation: u64) -> usize {
-    ENTRIES[usize::from(generation % 2 == 1)]
-}
-
 /// Replaces the entry with one store to the generation: this is the commit.
 pub fn replace(words: &[AtomicU64], entry: &Entry) {
-    let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
-    entry.put(&mut words[entry_of(generation)..].iter());
-    // Release: the entry is whole before the generation names it. After a kill the next daemon reads what this one had
-    // stored.
-    words[GENERATION].store(generation, Release);
+    ENTRY.replace(words, entry);
 }
 
 /// Notes that the slots of the entry's batch were released. After a kill before this, the next daemon has to find that
 /// out.
 pub fn set_released(words: &[AtomicU64]) {
-    let generation = words[GENERATION].load(Relaxed);
+    let generation = ENTRY.generation(words);
     words[RELEASED_GENERATION].store(generation, Release);
 }
 
@@ -156,14 +144,14 @@ fn agent(words: &[AtomicU64]) -> Option<SavedAgent> {
     // Without a valid id, the file of instance ids may have one for the agent's name.
     let id = u32::try_from(word(INSTANCE_ID));
     let id = id.ok().filter(|&id| id <= HIGHEST_ID);
-    let generation = word(GENERATION);
-    let entry = Entry::get(&mut words[entry_of(generation)..].iter())?;
-    let names = text(&words[NAMES..ENTRIES[0]], word(NAMES_LENGTH))?;
+    let is_released = word(RELEASED_GENERATION) == ENTRY.generation(words);
+    let entry: Entry = ENTRY.read(words)?;
+    let names = text(&words[NAMES..ENTRY.entries[0]], word(NAMES_LENGTH))?;
     let facts = text(&words[FACTS..], word(FACTS_LENGTH));
     Some(SavedAgent {
         name: Name::from_text(&names, word(OWNER).try_into().ok()?)?,
         id,
-        entry: entry.restored(word(RELEASED_GENERATION) == generation)?,
+        entry: entry.restored(is_released)?,
         facts: facts.and_then(|text| serde_json::from_slice(&text).ok()),
     })
 }

@@ -149,8 +149,7 @@ fn partial_entry_does_not_count() {
     create(&words, &name(), &entry(100));
     for first in [200, 300] {
         let before = read(&words).expect("whole");
-        let generation = words[GENERATION].load(Relaxed);
-        let inactive = ENTRIES[usize::from(generation % 2 == 0)];
+        let inactive = ENTRY.first(ENTRY.generation(&words) + 1);
         for word in &words[inactive..inactive + ENTRY_SPACE] {
             word.store(0xbad, Relaxed);
             assert_eq!(read(&words).expect("whole"), before);
