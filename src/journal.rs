@@ -3,7 +3,7 @@
 //! The journal writes each agent's totals to the state file, so that they outlive the daemon. They do not outlive the
 //! host: the file is in `$PCP_RUN_DIR`.
 //!
-//! The file has a header with the sums of expired agents and a few numbers (`expired`), then a [`record`] for each
+//! The file has a header with the sums of expired agents and a few numbers (`header`), then a [`record`] for each
 //! agent, all of one length. The process that holds the lock on the file is the one pmdanixl of this host that drains
 //! rings. `file` opens the file, `records` reads it at the start, and [`Journal`] writes it.
 //!
@@ -13,11 +13,11 @@
 //! `commit`. This module must not know how rings are read.
 
 mod commit;
-mod expired;
 mod file;
+mod header;
 pub mod record;
 mod records;
-pub use expired::{ExpiredTotals, config_read};
+pub use header::{ExpiredTotals, config_read};
 pub use records::{RecordId, StateContents, boot_id};
 
 use crate::base::file::clock;
@@ -86,7 +86,7 @@ impl Journal {
     /// re-created the file.
     pub fn start(&mut self) -> io::Result<Option<StateContents>> {
         let found = self.begin()?;
-        let until = self.run(|records| records.head(expired::stores_until));
+        let until = self.run(|records| records.head(header::stores_until));
         self.stores_until = until.unwrap_or_default();
         Ok(found)
     }
@@ -260,13 +260,13 @@ impl Journal {
     /// Adds the totals of an agent to those of expired agents, and frees its record if it has one.
     pub fn expire(&mut self, record: Option<RecordId>, entry: &Entry) {
         self.run(|records| {
-            let (mut sums, _) = records.head(expired::read)?;
+            let (mut sums, _) = records.head(header::read)?;
             sums.add(entry);
             let freed = record.map(|id| id.0 as u64);
-            records.head(|words| expired::write(words, &sums, freed))?;
+            records.head(|words| header::write(words, &sums, freed))?;
             if let Some(id) = record {
                 records.free(id)?;
-                records.head(|words| expired::write(words, &sums, None))?;
+                records.head(|words| header::write(words, &sums, None))?;
                 let _ = records.shrink();
             }
             Ok(())
@@ -275,23 +275,23 @@ impl Journal {
 
     /// The sums of expired agents. `None` without a state file.
     pub fn expired(&mut self) -> Option<ExpiredTotals> {
-        self.run(|records| Ok(records.head(expired::read)?.0))
+        self.run(|records| Ok(records.head(header::read)?.0))
     }
 
     /// Replaces the sums of expired agents.
     pub fn set_expired(&mut self, sums: &ExpiredTotals) {
-        self.run(|records| records.head(|words| expired::write(words, sums, None)));
+        self.run(|records| records.head(|words| header::write(words, sums, None)));
     }
 
     /// A number above all instance ids that were given, or 0 if none was written.
     pub fn next_id(&mut self) -> u32 {
-        self.run(|records| records.head(expired::next_id))
+        self.run(|records| records.head(header::next_id))
             .unwrap_or(0)
     }
 
     /// Writes the number above all instance ids that were given.
     pub fn set_next_id(&mut self, next: u32) {
-        self.run(|records| records.head(|words| expired::set_next_id(words, next)));
+        self.run(|records| records.head(|words| header::set_next_id(words, next)));
     }
 
     /// Notes that the record of an agent is about to lose the reading of a store.
@@ -309,12 +309,12 @@ impl Journal {
 
     fn write_stores_until(&mut self) {
         let until = self.stores_until;
-        self.run(|records| records.head(|words| expired::set_stores_until(words, until)));
+        self.run(|records| records.head(|words| header::set_stores_until(words, until)));
     }
 
     /// Writes the time since the epoch at which the configuration was last read.
     pub fn set_config_read(&mut self, when: Duration) {
-        self.run(|records| records.head(|words| expired::set_config_read(words, when)));
+        self.run(|records| records.head(|words| header::set_config_read(words, when)));
     }
 
     fn write(&mut self, record: Option<RecordId>, write: impl FnOnce(&[AtomicU64])) {

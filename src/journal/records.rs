@@ -5,7 +5,7 @@
 //! Begin with `Records::lock_and_read`, which a start of the daemon calls. The words of a record are the business of
 //! `record`.
 
-use super::expired;
+use super::header;
 use super::record::{self, RECORD_WORDS, SavedAgent};
 use crate::base::words::Words;
 use crate::entry::{Entry, Name};
@@ -112,7 +112,7 @@ impl Records {
     /// the records in use and the number of damaged ones.
     fn read(&mut self) -> Result<(Vec<(RecordId, SavedAgent)>, usize), FileShortened> {
         let (mut found, mut damaged) = (Vec::new(), 0);
-        let (expired, freed) = self.head(expired::read)?;
+        let (expired, freed) = self.head(header::read)?;
         for id in (0..self.chunks * CHUNK).map(RecordId) {
             if freed == Some(id.0 as u64) {
                 self.words(id, record::free)?;
@@ -128,7 +128,7 @@ impl Records {
             }
         }
         if freed.is_some() {
-            self.head(|words| expired::write(words, &expired, None))?;
+            self.head(|words| header::write(words, &expired, None))?;
         }
         Ok((found, damaged))
     }
