@@ -260,13 +260,13 @@ impl Journal {
     /// Adds the totals of an agent to those of expired agents, and frees its record if it has one.
     pub fn expire(&mut self, record: Option<RecordId>, entry: &Entry) {
         self.run(|records| {
-            let (mut sums, _) = records.head(header::read)?;
+            let (mut sums, _) = records.head(header::expired)?;
             sums.add(entry);
             let freed = record.map(|id| id.0 as u64);
-            records.head(|words| header::write(words, &sums, freed))?;
+            records.head(|words| header::set_expired(words, &sums, freed))?;
             if let Some(id) = record {
                 records.free(id)?;
-                records.head(|words| header::write(words, &sums, None))?;
+                records.head(|words| header::set_expired(words, &sums, None))?;
                 let _ = records.shrink();
             }
             Ok(())
@@ -275,12 +275,12 @@ impl Journal {
 
     /// The sums of expired agents. `None` without a state file.
     pub fn expired(&mut self) -> Option<ExpiredTotals> {
-        self.run(|records| Ok(records.head(header::read)?.0))
+        self.run(|records| Ok(records.head(header::expired)?.0))
     }
 
     /// Replaces the sums of expired agents.
     pub fn set_expired(&mut self, sums: &ExpiredTotals) {
-        self.run(|records| records.head(|words| header::write(words, sums, None)));
+        self.run(|records| records.head(|words| header::set_expired(words, sums, None)));
     }
 
     /// A number above all instance ids that were given, or 0 if none was written.

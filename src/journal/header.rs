@@ -97,12 +97,12 @@ pub fn config_read(file: &File) -> io::Result<Duration> {
 }
 
 /// Reads the sums, and the number of the record that still has to be freed.
-pub fn read(words: &[AtomicU64]) -> (ExpiredTotals, Option<u64>) {
+pub fn expired(words: &[AtomicU64]) -> (ExpiredTotals, Option<u64>) {
     ENTRY.read(words).unwrap_or_default()
 }
 
 /// Replaces the sums and the number of the record that is being freed, with one store.
-pub fn write(words: &[AtomicU64], sums: &ExpiredTotals, freed: Option<u64>) {
+pub fn set_expired(words: &[AtomicU64], sums: &ExpiredTotals, freed: Option<u64>) {
     ENTRY.replace(words, &(sums.clone(), freed));
 }
 
@@ -114,21 +114,21 @@ mod tests {
     #[test]
     fn partial_sums_do_not_count() {
         let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
-        assert_eq!(read(&words), (ExpiredTotals::default(), None));
+        assert_eq!(expired(&words), (ExpiredTotals::default(), None));
         let received = |value| Event::new(Some(EventType::RxBytes), value);
         let sums = |value| ExpiredTotals {
             totals: Events::of(&[received(value)]).totals().clone(),
             overflows: value,
         };
         for (value, freed) in [(1, None), (2, Some(0)), (3, Some(7))] {
-            let before = read(&words);
+            let before = expired(&words);
             let inactive = ENTRY.first(ENTRY.generation(&words) + 1);
             for word in &words[inactive..inactive + ENTRY_WORDS] {
                 word.store(0xbad, Relaxed);
-                assert_eq!(read(&words), before);
+                assert_eq!(expired(&words), before);
             }
-            write(&words, &sums(value), freed);
-            assert_eq!(read(&words), (sums(value), freed));
+            set_expired(&words, &sums(value), freed);
+            assert_eq!(expired(&words), (sums(value), freed));
         }
     }
 

@@ -112,7 +112,7 @@ impl Records {
     /// the records in use and the number of damaged ones.
     fn read(&mut self) -> Result<(Vec<(RecordId, SavedAgent)>, usize), FileShortened> {
         let (mut found, mut damaged) = (Vec::new(), 0);
-        let (expired, freed) = self.head(header::read)?;
+        let (expired, freed) = self.head(header::expired)?;
         for id in (0..self.chunks * CHUNK).map(RecordId) {
             if freed == Some(id.0 as u64) {
                 self.words(id, record::free)?;
@@ -128,7 +128,7 @@ impl Records {
             }
         }
         if freed.is_some() {
-            self.head(|words| header::write(words, &expired, None))?;
+            self.head(|words| header::set_expired(words, &expired, None))?;
         }
         Ok((found, damaged))
     }

@@ -226,7 +226,8 @@ fn agent_killed_while_expiring_is_added_once() {
     let (mut journal, found) = start(&path);
     // The part of an expiry that comes before the kill.
     let sums = sums(1000);
-    let head = |words: &[AtomicU64]| header::write(words, &sums, Some(found.records[0].0.0 as u64));
+    let head =
+        |words: &[AtomicU64]| header::set_expired(words, &sums, Some(found.records[0].0.0 as u64));
     journal.run(|records| records.head(head)).expect("whole");
     drop(journal);
     for _ in 0..2 {
