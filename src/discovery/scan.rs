@@ -141,19 +141,14 @@ impl Scanner {
 
     /// Opens a file that was found and checks that it is a ring or a store. A rejection is cached.
     ///
-    /// If the file was found right after a change, such as before its agent set its size, `found` gets a new stat(2).
+    /// `found` gets a new stat(2), since the file may have been found before its agent set its size.
     ///
     /// # Errors
     /// The rejection of the file.
     pub fn open(&mut self, found: &mut Found) -> Result<Opened, Rejection> {
         let fd = self.directory(&found.directory.path);
         let fd = fd.ok_or(Rejection::Replaced)?;
-        let ago = found.when.elapsed();
-        if ago >= FILE_TIME_GRANULARITY
-            && is_younger_than(found.facts.changed, FILE_TIME_GRANULARITY + ago)
-        {
-            found.facts = file::facts(fd, &found.name).map_err(|_| Rejection::Replaced)?;
-        }
+        found.facts = file::facts(fd, &found.name).map_err(|_| Rejection::Replaced)?;
         let kinds = found.directory.kinds;
         let opened = open(fd, &found.name, &found.facts, kinds, &self.config);
         if let Err(rejection) = &opened {

@@ -12,7 +12,6 @@ use crate::store;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Instant;
 
 /// A file to be opened and checked: it is not attached, and was not rejected in its present state.
 #[derive(Debug)]
@@ -23,8 +22,6 @@ pub struct Found {
     pub name: OsString,
     /// Result of stat(2).
     pub facts: FileFacts,
-    /// Time of that stat(2).
-    pub when: Instant,
 }
 
 impl Found {

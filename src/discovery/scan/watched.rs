@@ -229,7 +229,6 @@ impl Watched {
                 directory: self.directory.clone(),
                 name,
                 facts,
-                when: Instant::now(),
             });
         }
     }
