@@ -165,8 +165,8 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     }
     let domain = pmda.domain();
     let cache_path = conf.instance_cache(domain, AGENTS);
-    let (own, cache) = (own_paths(&conf, &source), cache_path.clone());
-    let enter = Box::new(move |config: &Config| enter_account(config, &own, &cache, &conf.state()));
+    let own = own_paths(&conf, &source);
+    let enter = Box::new(move |config: &Config| enter_account(config, &own, &conf.state()));
     // The file may be readable for its owner only.
     let reader = Box::new(move || privilege::raised(|| source.read()));
     let loaded = loaded.map(|loaded| loaded.config);
@@ -216,17 +216,16 @@ fn own_paths(conf: &PcpConf, source: &ConfigLoader) -> OwnPaths {
     }
 }
 
-/// Opens the state file, gives it and the id file to the configured user, becomes that user, and starts the observer.
+/// Opens the state file, gives it to the configured user, becomes that user, and starts the observer.
 fn enter_account(
     config: &Config,
     own: &OwnPaths,
-    cache: &Path,
     state: &Path,
 ) -> Result<Entered, NotAllowed> {
     let journal = privilege::raised(|| {
         let journal = Journal::open(state);
         if let Some(account) = &config.user {
-            give_files(&journal, cache, account);
+            give_state_file(&journal, account);
         }
         journal
     });
@@ -260,19 +259,16 @@ fn start_observer(config: &Config) -> Observer {
     observer
 }
 
-/// Gives the state file and the id file to a user.
-fn give_files(journal: &Journal, cache: &Path, account: &UserAccount) {
-    let ids = privilege::hand_over(cache, account);
+/// Gives the state file to a user.
+fn give_state_file(journal: &Journal, account: &UserAccount) {
     // A missing state file has its own message.
-    let (uid, gid) = (Some(account.uid), Some(account.gid));
-    let state = journal.descriptor();
-    let state = state.map_or(Ok(()), |state| fchown(state, uid, gid));
-    for (what, done) in [("the file of instance ids", ids), ("the state file", state)] {
-        if let Err(err) = done {
-            let user = &account.name;
-            tracing::warn!(
-                "{what} cannot be given to {user}: {err}; its content does not survive a restart; correct its owner"
-            );
-        }
+    let Some(state) = journal.descriptor() else {
+        return;
+    };
+    if let Err(err) = fchown(state, Some(account.uid), Some(account.gid)) {
+        let user = &account.name;
+        tracing::warn!(
+            "the state file cannot be given to {user}: {err}; its content does not survive a restart; correct its owner"
+        );
     }
 }

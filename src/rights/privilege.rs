@@ -7,9 +7,6 @@ use caps::{CapSet, Capability, CapsHashSet, securebits};
 use nix::errno::Errno;
 use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::{Gid, Uid, getuid, setgid, setgroups, setuid};
-use std::fs::OpenOptions;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
 use std::process::{Child, Command};
 use std::thread;
 
@@ -247,28 +244,6 @@ pub fn names(capabilities: impl IntoIterator<Item = Capability>) -> String {
         true => "no capabilities".into(),
         false => names.join(", "),
     }
-}
-
-/// Creates a file for a user in a directory that the user may not write to. An existing file gets the user as its
-/// owner.
-///
-/// # Errors
-/// The file cannot be created, is not a regular file, or has several hard links.
-pub fn hand_over(path: &Path, account: &UserAccount) -> std::io::Result<()> {
-    let file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o644)
-        // The directory belongs to PCP's user, so a link there must not lead root to another file.
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open(path)?;
-    let meta = file.metadata()?;
-    if !meta.is_file() || meta.nlink() != 1 {
-        return Err(std::io::Error::other(
-            "is no regular file, or has a second name",
-        ));
-    }
-    std::os::unix::fs::fchown(&file, Some(account.uid), Some(account.gid))
 }
 
 #[cfg(test)]
