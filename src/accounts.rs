@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Users by name and by number, from /etc/passwd and from the name services of the host (nsswitch.conf(5)).
+//! Users by name and by number. The configuration names users of /etc/passwd, and others by their numbers. Names for
+//! labels also come from the name services of the host (nsswitch.conf(5)).
 //!
-//! A name service may be a server that does not answer, and getpwnam(3) then blocks without limit. So this process
-//! calls no such function. It reads /etc/passwd, and asks getent(1) for all else: a process that can be killed.
+//! A name service may be a server that does not answer, and getpwnam(3) then blocks without limit. So no process of
+//! this program calls it: a worker asks getent(1), a process that can be killed ([`lookup`]).
 
-use std::collections::HashMap;
+use serde::Deserialize;
 use std::fs;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 pub mod lookup;
 pub mod names;
-use lookup::{ANSWER_TIME, Question};
-pub use lookup::{NOT_ANSWERED, NotAnswered};
 
 /// A user account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserAccount {
-    /// Login name.
+    /// Login name, or the user id as text if /etc/passwd has no name for it.
     pub name: String,
     /// User id.
     pub uid: u32,
@@ -28,24 +25,22 @@ pub struct UserAccount {
     pub groups: Vec<u32>,
 }
 
-/// Why a user name has no account.
-#[derive(Debug, thiserror::Error)]
-pub enum AccountError {
-    /// All name services have answered.
-    #[error("no user {name:?} on this host; name one that `getent passwd` lists")]
-    Unknown {
-        /// Login name.
-        name: String,
-    },
-    /// It is not known whether there is such a user.
-    #[error("user {name:?} cannot be looked up: {why}; see what `getent passwd {name}` does")]
-    NotAnswered {
-        /// Login name.
-        name: String,
-        /// What happened.
-        why: NotAnswered,
-    },
+/// A user in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum UserKey {
+    /// User id.
+    Id(u32),
+    /// Login name.
+    Name(String),
 }
+
+/// A user name that is not in /etc/passwd.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "user {0:?} is not in /etc/passwd; in place of the name write the number that `id -u {0}` prints, without quotes"
+)]
+pub struct UnknownUser(String);
 
 /// Line of passwd(5): a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,85 +94,35 @@ pub fn local_name(uid: u32) -> String {
     found.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// Limit of questions to the name services that are asked at the same time.
-const MAX_QUESTIONS: usize = 16;
-
-/// What was asked by this process.
-#[derive(Debug, Default)]
-struct Asked {
-    /// Users of the name services, by the name that was asked for. A configuration with the names of the one before
-    /// needs no look-up.
-    users: HashMap<String, User>,
-    /// True after [`end_questions`].
-    has_ended: bool,
-}
-
-static ASKED: LazyLock<Mutex<Asked>> = LazyLock::new(Mutex::default);
-
-fn asked() -> MutexGuard<'static, Asked> {
-    ASKED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// From now on no look-up of this module starts getent(1), which the process may not do any more once it is locked in:
-/// names that were not answered before have no answer.
-pub fn end_questions() {
-    asked().has_ended = true;
-}
-
-/// Returns the users with these login names. Names that are not in /etc/passwd are asked for, some at the same time.
-/// All answers together have [`ANSWER_TIME`]. A name that was answered is not asked for again.
-fn find(names: &[&str]) -> Result<Vec<User>, AccountError> {
+/// Returns the user ids of users.
+///
+/// # Errors
+/// A name is not in /etc/passwd.
+pub fn uids(keys: &[UserKey]) -> Result<Vec<u32>, UnknownUser> {
     let text = passwd_file();
-    // The first line of a name counts, as for getpwnam(3).
-    let local = |name: &str| users(&text).find(|user| user.name == name);
-    let mut asked = asked();
-    let is_new = |name: &&str| local(name).is_none() && !asked.users.contains_key(*name);
-    let new: Vec<&str> = names.iter().copied().filter(is_new).collect();
-    let deadline = Instant::now() + ANSWER_TIME;
-    for names in new.chunks(MAX_QUESTIONS) {
-        let questions: Vec<Question> = names.iter().map(|&name| vec![name.to_owned()]).collect();
-        let answers = match asked.has_ended {
-            true => vec![Err(NotAnswered::AfterStart); names.len()],
-            false => lookup::look_up_all(&questions, deadline),
-        };
-        for (&name, answer) in names.iter().zip(answers) {
-            let text = answer.map_err(|why| AccountError::NotAnswered {
-                name: name.to_owned(),
-                why,
-            })?;
-            // A name service may spell the name in another way.
-            let user = users(&text).next();
-            asked.users.extend(user.map(|user| (name.to_owned(), user)));
-        }
-    }
-    let user = |&name: &&str| {
-        let found = local(name).or_else(|| asked.users.get(name).cloned());
-        found.ok_or(AccountError::Unknown {
-            name: name.to_owned(),
-        })
+    let uid = |key: &UserKey| match key {
+        UserKey::Id(uid) => Ok(*uid),
+        UserKey::Name(name) => named(&text, name).map(|user| user.uid),
     };
-    names.iter().map(user).collect()
+    keys.iter().map(uid).collect()
 }
 
-/// Returns the user ids of login names. Waits for the name services if a name is not in /etc/passwd.
+/// Returns the account of a user, with its groups in /etc/group. A number that is not in /etc/passwd is the id of the
+/// user and of its group.
 ///
 /// # Errors
-/// A name has no account, or the name services do not answer.
-pub fn uids(names: &[&str]) -> Result<Vec<u32>, AccountError> {
-    let users = find(names)?.into_iter();
-    Ok(users.map(|user| user.uid).collect())
-}
-
-/// Returns the account of a user, with its groups in /etc/group. Waits for the name services if the user is not in
-/// /etc/passwd.
-///
-/// # Errors
-/// The name has no account, or the name services do not answer.
-pub fn account(name: &str) -> Result<UserAccount, AccountError> {
-    let unknown = || AccountError::Unknown {
-        name: name.to_owned(),
+/// The name is not in /etc/passwd.
+pub fn account(key: &UserKey) -> Result<UserAccount, UnknownUser> {
+    let text = passwd_file();
+    let found = match key {
+        UserKey::Id(uid) => users(&text).find(|user| user.uid == *uid).unwrap_or(User {
+            name: uid.to_string(),
+            uid: *uid,
+            gid: *uid,
+        }),
+        UserKey::Name(name) => named(&text, name)?,
     };
-    let User { name, uid, gid } = find(&[name])?.pop().ok_or_else(unknown)?;
+    let User { name, uid, gid } = found;
     let mut groups = groups_of(&text_of("/etc/group"), &name);
     groups.retain(|&group| group != gid);
     Ok(UserAccount {
@@ -186,6 +131,12 @@ pub fn account(name: &str) -> Result<UserAccount, AccountError> {
         gid,
         groups,
     })
+}
+
+/// Returns the user with a name in lines of passwd(5). The first line of a name counts, as for getpwnam(3).
+fn named(text: &str, name: &str) -> Result<User, UnknownUser> {
+    let found = users(text).find(|user| user.name == name);
+    found.ok_or_else(|| UnknownUser(name.to_owned()))
 }
 
 #[cfg(test)]
@@ -209,23 +160,30 @@ mod tests {
     }
 
     #[test]
-    fn account_of_a_local_user_has_its_numbers() {
-        let root = account("root").expect("on each host");
-        assert_eq!((&*root.name, root.uid, root.gid), ("root", 0, 0));
-        assert_eq!(uids(&["root", "root"]).expect("there"), [0, 0]);
+    fn account_has_its_numbers() {
+        for key in [UserKey::Name("root".into()), UserKey::Id(0)] {
+            let root = account(&key).expect("on each host");
+            assert_eq!((&*root.name, root.uid, root.gid), ("root", 0, 0));
+            assert_eq!(uids(&[key, UserKey::Id(7)]), Ok(vec![0, 7]));
+        }
         assert_eq!(local_name(0), "root");
+        let other = account(&UserKey::Id(u32::MAX - 1)).expect("a number");
+        let expected = UserAccount {
+            name: (u32::MAX - 1).to_string(),
+            uid: u32::MAX - 1,
+            gid: u32::MAX - 1,
+            groups: Vec::new(),
+        };
+        assert_eq!(other, expected);
     }
 
     #[test]
     fn unknown_names_are_no_accounts() {
-        // getent takes a name with a hyphen for an option.
-        for name in ["no-such-user", "-s", "", "root:x"] {
-            let both = [account(name).map(drop), uids(&["root", name]).map(drop)];
-            for result in both {
-                let unknown =
-                    matches!(&result, Err(AccountError::Unknown { name: other }) if other == name);
-                assert!(unknown, "{name:?}: {result:?}");
-            }
+        for name in ["no-such-user", "0", "", "root:x"] {
+            let key = || UserKey::Name(name.into());
+            let unknown = UnknownUser(name.into());
+            assert_eq!(account(&key()), Err(UnknownUser(name.into())));
+            assert_eq!(uids(&[UserKey::Id(0), key()]), Err(unknown), "{name}");
         }
         assert_eq!(local_name(u32::MAX - 1), "4294967294");
     }

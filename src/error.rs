@@ -369,15 +369,6 @@ pub enum ConfigError {
         /// The key, where its line has it, what is wrong, and what is allowed.
         message: String,
     },
-    /// The name services of the host have not answered for a user in the file or on the command line. The configuration
-    /// may be valid.
-    #[error("{place}: {message}")]
-    NotAnswered {
-        /// File and line, or the option.
-        place: String,
-        /// Which user, and what happened.
-        message: String,
-    },
     /// A value on the command line or in the environment is wrong.
     #[error("{place}: {message}")]
     Outside {

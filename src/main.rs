@@ -217,11 +217,7 @@ fn own_paths(conf: &PcpConf, source: &ConfigLoader) -> OwnPaths {
 }
 
 /// Opens the state file, gives it to the configured user, becomes that user, and starts the observer.
-fn enter_account(
-    config: &Config,
-    own: &OwnPaths,
-    state: &Path,
-) -> Result<Entered, NotAllowed> {
+fn enter_account(config: &Config, own: &OwnPaths, state: &Path) -> Result<Entered, NotAllowed> {
     let journal = privilege::raised(|| {
         let journal = Journal::open(state);
         if let Some(account) = &config.user {

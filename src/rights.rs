@@ -90,7 +90,6 @@ pub fn enter(
     before_limit: impl FnOnce(),
 ) -> Result<String, NotAllowed> {
     privilege::limit(config, before_limit)?;
-    accounts::end_questions();
     let user = match &config.user {
         Some(account) => account.name.clone(),
         None => accounts::local_name(geteuid().as_raw()),

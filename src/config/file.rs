@@ -3,7 +3,6 @@
 //! Text of the configuration file, and errors with their lines.
 
 use super::{Config, LoadedConfig};
-use crate::accounts;
 use crate::config::ini;
 use crate::error::ConfigError;
 use serde::Deserialize;
@@ -72,18 +71,10 @@ fn line_error(path: &Path, text: &str, at: usize, message: &str) -> ConfigError 
         false => line,
     };
     let message = format!("{setting}: {message}").replace(char::is_control, " ");
-    let line = index + 1;
-    // Errors of serde are texts.
-    match message.contains(accounts::NOT_ANSWERED) {
-        true => ConfigError::NotAnswered {
-            place: format!("{}:{line}", path.display()),
-            message,
-        },
-        false => ConfigError::Value {
-            path: path.into(),
-            line,
-            message,
-        },
+    ConfigError::Value {
+        path: path.into(),
+        line: index + 1,
+        message,
     }
 }
 

@@ -7,8 +7,8 @@
 const KEYS: [&str; 2] = ["user", "telemetry_dir"];
 
 /// Converts an INI file of the Python PMDA to TOML, with each setting on its line. Returns `None` for any other file:
-/// without a setting, with another key or section, or with a value in TOML's quotes or brackets. Then a mistake in a
-/// TOML file is reported as such.
+/// without a setting, with another key or section, or with a value that is a number or in TOML's quotes or brackets.
+/// Then a mistake in a TOML file is reported as such.
 ///
 /// configparser takes a comment behind a value as part of the value, and a carriage return as the end of a line. For
 /// files with these the result is `None` too, since TOML has an error for each.
@@ -29,7 +29,9 @@ pub fn convert(text: &str) -> Option<String> {
             let has_comment = value
                 .split_whitespace()
                 .any(|word| word.starts_with(['#', ';']));
-            let is_toml = value.is_empty() || value.starts_with(['"', '\'', '[', '{']);
+            let is_toml = value.is_empty()
+                || value.starts_with(['"', '\'', '[', '{'])
+                || value.parse::<i64>().is_ok();
             if !in_section || !KEYS.contains(&key.as_str()) || is_toml || has_comment {
                 return None;
             }
@@ -64,6 +66,7 @@ mod tests {
             "[nixl]\nuser = root\n\u{1b}c = 1\n",
             "[nixl]\nuser = root # x\n",
             "[nixl]\n# user\ruser = root\nuser = root\n",
+            "[nixl]\nuser = 4242\n",
             "[nixl]\n",
         ] {
             assert_eq!(convert(text), None, "{text}");

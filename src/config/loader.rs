@@ -3,7 +3,7 @@
 //! Loads the configuration from the file, the environment and the command line.
 
 use super::{ENVIRONMENT_VARIABLES, LoadedConfig};
-use crate::accounts::{self, AccountError};
+use crate::accounts::{self, UserKey};
 use crate::config::options::Options;
 use crate::config::pcpconf::PcpConf;
 use crate::error::ConfigError;
@@ -45,12 +45,12 @@ impl ConfigLoader {
         let environment = ENVIRONMENT_VARIABLES.map(std::env::var_os);
         let mut loaded = super::load(&self.path, may_be_missing, &environment)?;
         if let Some(name) = &self.username {
-            let account = accounts::account(name).map_err(|err| {
-                let (place, message) = ("option -U".to_owned(), err.to_string());
-                match err {
-                    AccountError::NotAnswered { .. } => ConfigError::NotAnswered { place, message },
-                    AccountError::Unknown { .. } => ConfigError::Outside { place, message },
-                }
+            let key = name
+                .parse()
+                .map_or_else(|_| UserKey::Name(name.clone()), UserKey::Id);
+            let account = accounts::account(&key).map_err(|err| ConfigError::Outside {
+                place: "option -U".into(),
+                message: err.to_string(),
             })?;
             loaded.config.user = Some(account);
         }
@@ -81,7 +81,6 @@ pub fn log_start(loaded: &Result<LoadedConfig, ConfigError>) {
         Err(err) => {
             let remedy = match err {
                 ConfigError::Outside { .. } => "correct it, then restart pmcd",
-                ConfigError::NotAnswered { .. } => "it is read again every 10 s",
                 _ => "correct it, then run pmstore nixl.control.reload 1",
             };
             tracing::error!("{err}");

@@ -72,7 +72,7 @@ fn every_key_is_read() {
         (config.max_agents, config.max_capacity, config.observe),
         (7, 1024, true)
     );
-    assert_eq!(config.owners, Some(vec![4242, 0]));
+    assert_eq!(config.owners, Some(vec![0, 4242]));
     assert_eq!(config.idle_after, Duration::from_secs(90));
     assert_eq!(config.bounds.as_slice(), [1, 20, 300]);
     assert_eq!(
@@ -118,7 +118,19 @@ fn errors_name_file_line_key_and_remedy() {
     let cases = [
         (
             "[nixl]\nuser = \"nosuchuser\"\n",
-            "nixl.conf:2: user = \"nosuchuser\": no user \"nosuchuser\" on this host; name one that",
+            "nixl.conf:2: user = \"nosuchuser\": user \"nosuchuser\" is not in /etc/passwd; in place of the name write the number that `id -u nosuchuser` prints, without quotes",
+        ),
+        (
+            "[nixl]\nuser = \"4242\"\n",
+            "nixl.conf:2: user = \"4242\": user \"4242\" is not in /etc/passwd; in place of",
+        ),
+        (
+            "[nixl]\nuser = -1\n",
+            "nixl.conf:2: user = -1: write a user name in quotes, or a user id, such as 1000",
+        ),
+        (
+            "[nixl]\nowners = [1, \"nosuchuser\"]\n",
+            "nixl.conf:2: owners = [1, \"nosuchuser\"]: user \"nosuchuser\" is not in /etc/passwd; in place of",
         ),
         (
             "[nixl]\n\ndrain_interval = 50\n",
@@ -315,10 +327,21 @@ fn error_about_an_unknown_key_lists_the_keys() {
 }
 
 #[test]
+fn user_without_a_name_has_a_group_of_the_same_number() {
+    let number = u32::MAX - 1;
+    let config = ok(&format!("[nixl]\nuser = {number}\n"));
+    let user = config.user.expect("a user");
+    assert_eq!(
+        (user.uid, user.gid, &*user.groups),
+        (number, number, &[][..])
+    );
+}
+
+#[test]
 fn wrong_value_in_python_format_is_an_error_at_its_line() {
     assert!(
         err("[nixl]\n# x\nuser = nosuchuser\n")
-            .starts_with("nixl.conf:3: user = \"nosuchuser\": no user \"nosuchuser\"")
+            .starts_with("nixl.conf:3: user = \"nosuchuser\": user \"nosuchuser\" is not in")
     );
 }
 

@@ -3,16 +3,18 @@
 //! Values in the configuration file. Each is checked while it is read, so that the error has its line.
 
 use super::{DirectoryPattern, UserAccount};
-use crate::accounts;
+use crate::accounts::{self, UserKey};
 use crate::stats::histogram::Bounds;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Reads the name of an existing user.
+/// Reads a user by name or number.
 pub(super) fn user<'de, D: Deserializer<'de>>(value: D) -> Result<Option<UserAccount>, D::Error> {
-    let account = accounts::account(&String::deserialize(value)?);
+    let key = UserKey::deserialize(value)
+        .map_err(|_| D::Error::custom("write a user name in quotes, or a user id, such as 1000"))?;
+    let account = accounts::account(&key);
     account.map(Some).map_err(D::Error::custom)
 }
 
@@ -53,30 +55,15 @@ pub(super) fn bounds<'de, D: Deserializer<'de>>(value: D) -> Result<Bounds, D::E
     Bounds::from_config(&Vec::<u64>::deserialize(value)?).map_err(D::Error::custom)
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum UserNameOrId {
-    Id(u32),
-    Name(String),
-}
-
 /// Reads users by name or number.
 pub(super) fn owners<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<u32>>, D::Error> {
-    let owners = Vec::<UserNameOrId>::deserialize(value).unwrap_or_default();
+    let owners = Vec::<UserKey>::deserialize(value).unwrap_or_default();
     if owners.is_empty() {
         return Err(D::Error::custom(
             "write a list of user names in quotes and user ids, such as [\"root\", 1000]; without the key all users' files are read",
         ));
     }
-    let (mut uids, mut names) = (Vec::new(), Vec::new());
-    for owner in &owners {
-        match owner {
-            UserNameOrId::Id(uid) => uids.push(*uid),
-            UserNameOrId::Name(name) => names.push(name.as_str()),
-        }
-    }
-    uids.extend(accounts::uids(&names).map_err(D::Error::custom)?);
-    Ok(Some(uids))
+    accounts::uids(&owners).map(Some).map_err(D::Error::custom)
 }
 
 #[derive(Deserialize)]

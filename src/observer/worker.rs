@@ -24,7 +24,7 @@ use nix::unistd::close;
 use std::io::{self, BufRead, ErrorKind, Write};
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time for an answer of the name services, so that a worker is not set aside for it.
 const NAME_TIME: Duration = SOFT_TIMEOUT.saturating_sub(Duration::from_millis(100));
@@ -97,7 +97,7 @@ fn read(
             }),
             Order::Sockets(request) => read_sockets(request, may_read),
             Order::LookUp(question) => {
-                let answer = lookup::look_up(question, Instant::now() + NAME_TIME);
+                let answer = lookup::look_up(question, NAME_TIME);
                 Ok(Answer::LookedUp(answer))
             }
             Order::Examine(subject) => examination::read(subject, may_read),

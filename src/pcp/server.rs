@@ -119,7 +119,7 @@ impl Server {
             collector: Collector::default(),
             ids: Ids::new(cache_path),
             journal: Journal::default(),
-            phase: Phase::NoConfiguration { read_again: None },
+            phase: Phase::NoConfiguration,
             domain,
             indoms,
             refreshed: Instant::now(),
@@ -139,7 +139,7 @@ impl Server {
                 server.begin(&config)?;
                 server.note_configuration(&config, since_epoch());
             }
-            Err(err) => server.note_error(&err),
+            Err(err) => server.control.config_error = err.to_string(),
         }
         Ok(server)
     }

@@ -15,9 +15,8 @@ const READ_PATIENCE: Duration = Duration::from_secs(60);
 /// Whether this process drains, and what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// There was no valid configuration yet. No state is restored or written, and no directory is scanned. The
-    /// configuration is read again at a time, if only the name services did not answer.
-    NoConfiguration { read_again: Option<Instant> },
+    /// There was no valid configuration yet. No state is restored or written, and no directory is scanned.
+    NoConfiguration,
     /// The lock on the state file was not tried yet.
     Start,
     /// Another process has the lock.
@@ -35,7 +34,7 @@ impl Server {
     pub(super) fn start_serving(&mut self) -> bool {
         match self.phase {
             Phase::Serving => return true,
-            Phase::NoConfiguration { .. } => return false,
+            Phase::NoConfiguration => return false,
             _ => {}
         }
         let shown = self.journal.path().display().to_string();

@@ -11,7 +11,6 @@ impl Server {
     /// needs. Runs the first piece. [`Server::continue_tick`] does the rest.
     pub(in crate::pcp) fn tick(&mut self) {
         if !self.is_serving() {
-            self.read_again(Instant::now());
             return self.collect(FETCH);
         }
         self.control.drains += 1;
