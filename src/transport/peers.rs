@@ -4,12 +4,13 @@
 
 use crate::observer::protocol::Traffic;
 use crate::transport::ids::ClockIds;
+use std::cmp::Reverse;
 use std::net::IpAddr;
 
 /// Limit of peers of an agent that have a row: those with the most bytes.
 pub const MAX_PUBLISHED_PEERS: usize = 16;
-/// Limit of other peers whose traffic is kept. A peer that has a row again goes on from its last value.
-const MAX_KEPT: usize = 256;
+/// Limit of peers of an agent whose traffic is kept, with and without a row.
+const MAX_PEERS: usize = 272;
 
 /// Peer of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,73 +23,41 @@ pub struct Peer {
     pub instance: Option<u32>,
 }
 
-/// Peers of an agent.
+/// Peers of an agent, those with the most bytes first. One that is forgotten draws another id if it has a row again,
+/// since its traffic begins at zero.
 #[derive(Clone, Debug, Default)]
-pub struct Peers {
-    /// Peers with a row.
-    all: Vec<Peer>,
-    /// Other peers. The counters of those that had a row must not go back.
-    others: Vec<Peer>,
-}
+pub struct Peers(Vec<Peer>);
 
 impl Peers {
     /// Adds the traffic since the last reading. Peers that have a row for the first time get their ids from `ids`.
     pub fn add(&mut self, reading: &[(IpAddr, Traffic)], ids: &mut ClockIds) {
         for &(address, traffic) in reading {
-            if let Some(peer) = self.all.iter_mut().find(|peer| peer.address == address) {
-                peer.traffic += traffic;
-                continue;
-            }
-            let known = self.others.iter().position(|one| one.address == address);
-            let mut peer = match known {
-                Some(at) => self.others.swap_remove(at),
-                None => Peer {
+            match self.0.iter_mut().find(|peer| peer.address == address) {
+                Some(peer) => peer.traffic += traffic,
+                None => self.0.push(Peer {
                     address,
-                    traffic: Traffic::default(),
+                    traffic,
                     instance: None,
-                },
-            };
-            peer.traffic += traffic;
-            let without_row = self.insert(peer);
-            self.others.extend(without_row);
+                }),
+            }
         }
-        // Not before: a peer can have a row for a moment while a reading is added.
-        for peer in &mut self.all {
+        // Stable: of equal peers, the one with a row keeps it.
+        self.0.sort_by_key(|peer| Reverse(peer.traffic.bytes()));
+        self.0.truncate(MAX_PEERS);
+        for peer in self.0.iter_mut().take(MAX_PUBLISHED_PEERS) {
             peer.instance.get_or_insert_with(|| ids.draw());
         }
-        if self.others.len() > MAX_KEPT {
-            let had_row = |peer: &Peer| peer.instance.is_some();
-            self.others
-                .sort_by_key(|one| std::cmp::Reverse((had_row(one), one.traffic.bytes())));
-            self.others.truncate(MAX_KEPT);
-        }
-    }
-
-    /// Gives a peer a row. Returns the peer that has none now: this one, or one with fewer bytes.
-    fn insert(&mut self, peer: Peer) -> Option<Peer> {
-        if self.all.len() < MAX_PUBLISHED_PEERS {
-            self.all.push(peer);
-            return None;
-        }
-        let least = self
-            .all
-            .iter_mut()
-            .min_by_key(|peer| peer.traffic.bytes())?;
-        if least.traffic.bytes() >= peer.traffic.bytes() {
-            return Some(peer);
-        }
-        Some(std::mem::replace(least, peer))
     }
 
     /// Returns the peers that have a row.
     pub fn iter(&self) -> impl Iterator<Item = &Peer> {
-        self.all.iter()
+        self.0.iter().take(MAX_PUBLISHED_PEERS)
     }
 
     /// Returns the peer with an instance id.
     #[must_use]
     pub fn get(&self, instance: u32) -> Option<&Peer> {
-        self.all.iter().find(|peer| peer.instance == Some(instance))
+        self.iter().find(|peer| peer.instance == Some(instance))
     }
 }
 
@@ -113,9 +82,8 @@ mod tests {
         let mut peers = Peers::default();
         add(&mut peers, &reading(0..2));
         add(&mut peers, &reading(1..2));
-        let found: Vec<_> = peers.iter().map(|peer| peer.traffic.sent).collect();
-        assert_eq!(found, [1, 2]);
-        let instance = peers.iter().nth(1).and_then(|peer| peer.instance);
+        assert_eq!(sums(&peers), [(0, 1), (1, 2)]);
+        let instance = peers.iter().next().and_then(|peer| peer.instance);
         let instance = instance.expect("an id");
         let found = peers.get(instance).map(|peer| peer.traffic.retransmits);
         assert_eq!((found, peers.get(63)), (Some(6), None));
@@ -169,24 +137,52 @@ mod tests {
     }
 
     #[test]
-    fn peers_with_few_bytes_that_never_had_a_row_are_forgotten_first() {
-        let mut peers = Peers::default();
-        add(&mut peers, &reading(0..1));
-        for _ in 0..3 {
-            add(&mut peers, &reading(1..17));
+    fn rows_are_the_first_of_all_peers_by_bytes() {
+        let (mut peers, mut all, mut random) = (Peers::default(), [0_u64; 200], 1_u64);
+        for _ in 0..300 {
+            let mut next = |limit: u64| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005) + 1;
+                (random >> 33) % limit
+            };
+            let mut reading = Vec::new();
+            for _ in 0..next(64) {
+                let (last, sent) = (next(200) as u8, next(1 << 30));
+                all[usize::from(last)] += sent;
+                let traffic = Traffic {
+                    sent,
+                    ..Traffic::default()
+                };
+                reading.push(([10, 0, 0, last].into(), traffic));
+            }
+            add(&mut peers, &reading);
+            let mut expected: Vec<_> = (0..200).zip(all).filter(|(_, sum)| *sum > 0).collect();
+            expected.sort_by_key(|(_, sum)| Reverse(*sum));
+            expected.truncate(MAX_PUBLISHED_PEERS);
+            expected.sort_unstable();
+            assert_eq!(sums(&peers), expected);
         }
-        // More bytes than the displaced one.
-        for octet in 0..4 {
-            let others = (0..=255).map(|last| ([10, 1, octet, last].into(), reading(0..1)[0].1));
-            let others: Vec<_> = others.collect();
-            add(&mut peers, &others);
-            add(&mut peers, &others);
-        }
-        assert_eq!(peers.others.len(), MAX_KEPT);
-        for _ in 0..3 {
-            add(&mut peers, &reading(0..1));
-        }
-        assert!(sums(&peers).contains(&(0, 4)), "{:?}", sums(&peers));
+    }
+
+    #[test]
+    fn forgotten_peer_begins_at_zero_with_another_id() {
+        let (mut peers, mut ids) = (Peers::default(), ClockIds::default());
+        peers.add(&reading(0..1), &mut ids);
+        let first = peers.0[0].instance.expect("it has a row");
+        let (_, traffic) = reading(0..1)[0];
+        let others = (0..512_u16).map(|number| {
+            let [high, low] = number.to_be_bytes();
+            ([10, 1, high, low].into(), traffic)
+        });
+        let others = Vec::from_iter(others);
+        peers.add(&[&others[..], &others].concat(), &mut ids);
+        assert_eq!(peers.0.len(), MAX_PEERS);
+        peers.add(&reading(0..1).repeat(3), &mut ids);
+        let again = peers.0[0];
+        assert_eq!(
+            (again.address, again.traffic.sent),
+            ([10, 0, 0, 0].into(), 3)
+        );
+        assert!(again.instance.is_some_and(|id| id != first));
     }
 
     #[test]
