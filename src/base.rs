@@ -2,7 +2,6 @@
 
 //! Leaves that all other modules may use.
 
-pub mod any_path;
 pub mod clock;
 pub mod file;
 pub mod per_user;

@@ -168,7 +168,7 @@ impl NixlReading {
         let files = sockets::read(&directory, usize::from(may_copy));
         let infiniband = directory.metadata("root/dev/infiniband");
         Ok(Self {
-            version: library.and_then(|library| version::of_library(&directory, library)),
+            version: library.and_then(|library| version::of_library(&directory, library.as_ref())),
             found: found.clone(),
             command,
             directories: named.map(|path| file_id(&directory, Path::new(path?)).ok()),

@@ -3,7 +3,6 @@
 //! Messages, as lines of JSON: between the daemon and the observer, and between the observer and a worker.
 
 use crate::accounts::lookup::{Answer as NameAnswer, Question};
-use crate::base::any_path;
 use crate::observer::examination::{Examination, Subject};
 use crate::observer::group::Group;
 use crate::observer::sockets::OpenFiles;
@@ -12,6 +11,7 @@ use crate::procfs::process::{ProcessId, Usage};
 use crate::procfs::process_scan::ScanRequest;
 use crate::procfs::process_scan::scanned::ScannedProcess;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::ops::AddAssign;
 use std::path::PathBuf;
@@ -66,8 +66,7 @@ pub struct SocketRequest {
     /// them.
     pub was_counted: bool,
     /// libnixl in the mount namespace of the process, if its version is requested.
-    #[serde(with = "any_path")]
-    pub library: Option<PathBuf>,
+    pub library: Option<OsString>,
 }
 
 /// Response of the observer. What is read of a process that answers late may follow the end of its request.

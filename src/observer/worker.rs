@@ -125,6 +125,6 @@ fn read_sockets(
         files => files.map_err(|err| err.to_string()),
     };
     let library = request.library.as_deref();
-    let version = library.and_then(|library| version::of_library(&directory, library));
+    let version = library.and_then(|library| version::of_library(&directory, library.as_ref()));
     Ok(Answer::Sockets(files, version))
 }

@@ -16,12 +16,10 @@
 //! A child that is forked after that has the same mappings. A build that links its backends statically
 //! (`-Dstatic_plugins`) maps no plugin, and is not seen.
 
-use crate::base::any_path;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 /// Limit of backends of a process, and of the name of one in bytes: any process can map files with such names.
 const MAX_BACKENDS: usize = 16;
@@ -31,8 +29,7 @@ const MAX_NAME: usize = 24;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Libraries {
     /// Path of libnixl in the mount namespace of the process, if it is mapped.
-    #[serde(with = "any_path")]
-    pub core: Option<PathBuf>,
+    pub core: Option<OsString>,
     /// Names of the backends, such as `UCX`.
     pub backends: BTreeSet<String>,
 }
