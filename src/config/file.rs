@@ -62,7 +62,7 @@ fn line_error(path: &Path, text: &str, at: usize, message: &str) -> ConfigError 
     let value = value.split(['#', ';']).next().unwrap_or_default().trim();
     let has_quotes = value.is_empty() || value.starts_with(['"', '\'', '[', '{']);
     let message = match has_quotes || line.parse::<toml::Table>().is_ok() {
-        true => in_words_of_the_page(message),
+        true => message.to_owned(),
         false => remedy_without_quotes(key.trim(), value),
     };
     // A list may go on in the next lines.
@@ -83,23 +83,6 @@ fn remedy_without_quotes(key: &str, value: &str) -> String {
     let line = format!("{key} = {}", toml::Value::from(value));
     match toml::from_str::<ConfigFile>(&format!("[nixl]\n{line}\n")) {
         Ok(_) => format!("write its value in quotes: {line}"),
-        Err(err) => in_words_of_the_page(err.message()),
+        Err(err) => err.message().to_owned(),
     }
-}
-
-/// Returns an error message of serde in the words of nixl.conf(5).
-fn in_words_of_the_page(message: &str) -> String {
-    [
-        ("expected a boolean", "write true or false, without quotes"),
-        ("unknown field", "unknown key"),
-        (", expected one of", "; the keys are"),
-        (
-            ", expected `nixl`",
-            " here: the only section is [nixl], above all keys",
-        ),
-    ]
-    .iter()
-    .fold(message.to_owned(), |text, (from, to)| {
-        text.replacen(from, to, 1)
-    })
 }
