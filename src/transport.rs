@@ -23,13 +23,8 @@ pub mod ids;
 pub mod peers;
 pub mod share;
 
-/// Time between two socket scans of a few processes.
+/// Time between two socket scans. A process with 32 connections takes half a millisecond.
 const SCAN_PERIOD: Duration = Duration::from_secs(10);
-/// Time between two socket scans for each process, if they are many. A process with 32 connections takes half a
-/// millisecond.
-const SCAN_PERIOD_PER_PROCESS: Duration = Duration::from_millis(300);
-/// Limit of the time between two socket scans.
-const MAX_SCAN_PERIOD: Duration = Duration::from_secs(20);
 /// Time between two socket scans if a process was found meanwhile.
 const MIN_SCAN_PERIOD: Duration = Duration::from_secs(1);
 /// A reading that is older tells nothing of the last minute.
@@ -198,7 +193,10 @@ impl Transports {
 
     /// Returns the processes whose sockets are to be read if a socket scan is due. It is then taken for begun.
     pub fn begin_scan(&mut self, now: Instant) -> Option<Vec<SocketRequest>> {
-        let period = self.scan_period();
+        let period = match self.has_new {
+            true => MIN_SCAN_PERIOD,
+            false => SCAN_PERIOD,
+        };
         let is_due = self.last_scan.is_none_or(|last| now >= last + period);
         if !is_due || self.is_scanning || self.processes.is_empty() {
             return None;
@@ -229,17 +227,6 @@ impl Transports {
         }
         let read = std::mem::take(&mut self.read);
         (has_gone || !read.is_empty()).then_some(read)
-    }
-
-    /// Returns the time from the start of the last socket scan to the next one.
-    fn scan_period(&self) -> Duration {
-        let count = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
-        match self.has_new {
-            true => MIN_SCAN_PERIOD,
-            false => SCAN_PERIOD_PER_PROCESS
-                .saturating_mul(count)
-                .clamp(SCAN_PERIOD, MAX_SCAN_PERIOD),
-        }
     }
 
     /// Applies a response of the observer.

@@ -62,7 +62,7 @@ indoms! {
     /// processes of this host that use NIXL
     /// One instance for each process that has a backend of NIXL loaded, with or without
     /// telemetry: its process id and name, as in PCP's proc PMDA. It is found within a
-    /// minute, or later where /proc is slow, and read every 10 to 20 s; at most 256 are.
+    /// minute, or later where /proc is slow, and read every 10 s; at most 256 are.
     /// Counters begin with the bytes of open connections, also when the PMDA restarts,
     /// and then under another identifier. Bytes between the last reading of a
     /// connection and its end are not seen: they are lower bounds. No value: not read

@@ -6,7 +6,7 @@ use crate::observer::protocol::Traffic;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Time that the share is of. Readings come every 20 s at least, unless processes take much time to read.
+/// Time that the share is of. Readings come every 10 s, unless processes take much time to read.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Least number of bytes that NIXL moved in a direction. With fewer the share says nothing.
 const MIN_BYTES: u64 = 1 << 20;

@@ -246,16 +246,20 @@ fn old_reading_has_no_share_and_leaves_the_sums() {
 }
 
 #[test]
-fn many_processes_are_read_less_often() {
-    let period = |count: u32| {
-        let found: Vec<_> = (0..count).map(|pid| found(pid, 0, b"/x")).collect();
-        let mut transports = transports(&found);
-        assert_eq!(transports.scan_period(), MIN_SCAN_PERIOD, "they are new");
-        transports.begin_scan(Instant::now());
-        transports.scan_period().as_millis()
+fn scan_is_due_after_ten_seconds_or_one_with_a_new_process() {
+    let mut transports = transports(&[found(1, 0, b"/x")]);
+    let start = Instant::now();
+    let mut begins = |milliseconds, more: &[NixlProcess]| {
+        transports.set_processes(more, None, &mut ClockIds::default());
+        apply(&mut transports, Response::Done(Kind::Sockets, End::default()));
+        let now = start + Duration::from_millis(milliseconds);
+        transports.begin_scan(now).is_some()
     };
-    assert_eq!(
-        [1, 33, 64, 256].map(period),
-        [10_000, 10_000, 19_200, 20_000]
-    );
+    let all = [found(1, 0, b"/x"), found(2, 0, b"/x")];
+    assert!(begins(0, &all[..1]), "the first");
+    assert!(!begins(9_999, &all[..1]));
+    assert!(begins(10_000, &all[..1]));
+    assert!(!begins(10_999, &all));
+    assert!(begins(11_000, &all));
+    assert!(!begins(20_999, &all));
 }
