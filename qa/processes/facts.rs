@@ -228,7 +228,7 @@ fn ancestor_of_another_user_is_not_read() {
     let (facts, asked) = facts_as(0);
     assert_eq!(
         (facts.get("role"), facts.get("port")),
-        (Some("prefill"), Some("8000"))
+        (Some("prefill"), None)
     );
     assert_eq!(facts.get("slurm_job_id"), Some("4711"));
     assert_eq!((facts.get("local_rank"), asked), (None, 2));

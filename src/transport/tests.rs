@@ -251,7 +251,10 @@ fn scan_is_due_after_ten_seconds_or_one_with_a_new_process() {
     let start = Instant::now();
     let mut begins = |milliseconds, more: &[NixlProcess]| {
         transports.set_processes(more, None, &mut ClockIds::default());
-        apply(&mut transports, Response::Done(Kind::Sockets, End::default()));
+        apply(
+            &mut transports,
+            Response::Done(Kind::Sockets, End::default()),
+        );
         let now = start + Duration::from_millis(milliseconds);
         transports.begin_scan(now).is_some()
     };

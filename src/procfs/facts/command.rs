@@ -48,8 +48,6 @@ pub struct CommandLine {
     pub program: Program,
     /// Words behind the program, without a word that is cut.
     pub arguments: Vec<String>,
-    /// True if no argument can be missing.
-    pub is_complete: bool,
 }
 
 impl CommandLine {
@@ -71,7 +69,6 @@ impl CommandLine {
         let mut line = Self {
             interpreter: None,
             program: Program::File(first.to_owned()),
-            is_complete: rest.is_some() && is_ended && (cmdline.len() as u64) < MAX_CMDLINE,
             arguments,
         };
         if !first.starts_with('/') && (is_padded || is_scoped_title(first)) {
@@ -323,15 +320,11 @@ mod tests {
     fn cut_word_is_not_an_argument() {
         let cut = CommandLine::parse(b"vllm\0serve\0--port\x0081").expect("words");
         assert_eq!(cut.arguments, ["serve", "--port"]);
-        assert!(!cut.is_complete);
         let whole = CommandLine::parse(b"vllm\0serve\0--port\x0081\0").expect("words");
-        assert!(whole.is_complete && whole.arguments.len() == 3);
-        let mut long = b"vllm\0serve\0".repeat(30_000);
-        long.truncate(usize::try_from(MAX_CMDLINE).expect("small"));
-        assert!(!CommandLine::parse(&long).expect("words").is_complete);
+        assert_eq!(whole.arguments.len(), 3);
         // A command line that ends in its first argument is not a title.
         let cut = CommandLine::parse(b"serve\0{\"a\": ").expect("words");
         assert_eq!(cut.program, Program::File("serve".into()));
-        assert!(cut.arguments.is_empty() && !cut.is_complete);
+        assert!(cut.arguments.is_empty());
     }
 }

@@ -4,16 +4,16 @@
 //!
 //! | program | role | port |
 //! | --- | --- | --- |
-//! | vLLM | `kv_role` of `--kv-transfer-config` (vllm/config/kv_transfer.py) | `--port` of `vllm serve` and api_server, 8000 |
-//! | SGLang | `--disaggregation-mode` (python/sglang/srt/server_args.py) | `--port` of launch_server and `sglang serve`, 30000 |
-//! | TensorRT-LLM | `--server_role` (`ServerRole`, tensorrt_llm/commands/serve.py) | `--port` of trtllm-serve, 8000 |
+//! | vLLM | `kv_role` of `--kv-transfer-config` (vllm/config/kv_transfer.py) | `--port` of `vllm serve` and api_server |
+//! | SGLang | `--disaggregation-mode` (python/sglang/srt/server_args.py) | `--port` of launch_server and `sglang serve` |
+//! | TensorRT-LLM | `--server_role` (`ServerRole`, tensorrt_llm/commands/serve.py) | `--port` of trtllm-serve |
 //! | Dynamo | `--disaggregation-mode`, `--is-prefill-worker`, `--is-decode-worker` (components/src/dynamo) | `DYN_SYSTEM_PORT` |
 //! | LMCache in vLLM | `LMCACHE_PD_ROLE`: sender or receiver | |
 //!
 //! vLLM takes underscores for hyphens in names up to a dot, and `--kv-transfer-config.kv_role VALUE`, which replaces
 //! the value in JSON (vllm/utils/argparse_utils.py). The last of several values counts. A role or a port in a
-//! configuration file is not read. The default port is used only if no option gives a port or could give one. The only
-//! HTTP port of a Dynamo worker is that of its status server.
+//! configuration file is not read, and the default port of an engine is not assumed. The only HTTP port of a Dynamo
+//! worker is that of its status server.
 
 use crate::procfs::facts::command::{CommandLine, Program};
 use crate::procfs::facts::engine;
@@ -25,8 +25,6 @@ use std::collections::HashMap;
 pub const LMCACHE_ROLE: &str = "LMCACHE_PD_ROLE";
 /// Variable with the HTTP port of a Dynamo worker's status server.
 pub const SYSTEM_PORT: &str = "DYN_SYSTEM_PORT";
-/// Options besides `--port` that decide whether a server has a port, and which.
-const PORTS: [&str; 4] = ["config", "headless", "uds", "disagg-cluster-uri"];
 
 /// Facts that all ranks of an engine's server share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,21 +65,14 @@ impl EngineServer {
         let roles = Vec::from_iter(text.into_iter().flatten().filter_map(role));
         // `both` is weaker than a definite role.
         let narrow = roles.iter().find(|&&role| role != "both");
-        let port = |text: &str| text.parse().ok().filter(|&port| port != 0);
-        let port = match default_port(&name, line.arguments.first()) {
-            None if name.starts_with("dynamo.") => variable(SYSTEM_PORT).and_then(port),
-            None => None,
-            Some(default) => match option("port") {
-                Some(text) => port(text),
-                None => Some(default).filter(|_| {
-                    line.is_complete && PORTS.iter().all(|name| option(name).is_none())
-                }),
-            },
+        let port = match name.starts_with("dynamo.") {
+            true => variable(SYSTEM_PORT),
+            false => option("port").filter(|_| serves_http(&name, line.arguments.first())),
         };
         Some(Self {
             engine,
             role: narrow.or(roles.first()).copied(),
-            port,
+            port: port.and_then(|text| text.parse().ok().filter(|&port| port != 0)),
         })
     }
 }
@@ -97,20 +88,22 @@ fn role(text: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the default HTTP port of a program; `None` if it is not certain that the program serves HTTP.
-fn default_port(name: &str, command: Option<&String>) -> Option<u16> {
+/// True if a program serves HTTP at its `--port`. That of a client belongs to another server.
+fn serves_http(name: &str, command: Option<&String>) -> bool {
     let command = command.map_or("", |command| command);
-    let serves = command == "serve";
     match name.strip_suffix(".__main__").unwrap_or(name) {
-        "vllm.entrypoints.openai.api_server" | "vllm.entrypoints.api_server" => Some(8000),
-        "vllm" | "lmcache_vllm" | "vllm.entrypoints.cli.main" if serves => Some(8000),
-        "sglang.launch_server" | "sglang.srt.entrypoints.http_server" => Some(30_000),
-        "sglang" | "sglang.cli.main" if serves => Some(30_000),
-        // `serve` is the default command. Without it, the model comes first.
-        "trtllm-serve" | "tensorrt_llm.commands.serve" if serves || command.contains('/') => {
-            Some(8000)
+        "vllm" | "lmcache_vllm" | "vllm.entrypoints.cli.main" | "sglang" | "sglang.cli.main" => {
+            command == "serve"
         }
-        _ => None,
+        // `serve` is the default command. Without it, the model comes first.
+        "trtllm-serve" | "tensorrt_llm.commands.serve" => {
+            command == "serve" || command.contains('/')
+        }
+        "vllm.entrypoints.openai.api_server"
+        | "vllm.entrypoints.api_server"
+        | "sglang.launch_server"
+        | "sglang.srt.entrypoints.http_server" => true,
+        _ => false,
     }
 }
 
@@ -202,31 +195,31 @@ mod tests {
             let line = format!("/usr/bin/python3 /usr/bin/vllm serve m {arguments} --port 8100");
             let port = (!arguments.starts_with("-- ")).then_some(8100);
             assert_eq!(role_and_port(&line).0, role, "{line}");
-            assert_eq!(role_and_port(&line).1, port.or(Some(8000)), "{line}");
+            assert_eq!(role_and_port(&line).1, port, "{line}");
         }
     }
 
     #[test]
-    fn port_is_what_was_given_or_a_documented_default() {
+    fn port_is_what_an_option_of_a_server_gives() {
         for (line, port) in [
             ("vllm serve m --port 8100", Some(8100)),
             ("vllm serve m --port=8100", Some(8100)),
             ("vllm serve m --port 8100 --port 8200", Some(8200)),
-            ("vllm serve m", Some(8000)),
-            ("lmcache_vllm serve m", Some(8000)),
+            ("vllm serve m", None),
+            ("lmcache_vllm serve m --port 7", Some(7)),
             (
-                "python3 -m vllm.entrypoints.openai.api_server --model m",
-                Some(8000),
+                "python3 -m vllm.entrypoints.openai.api_server --port 7",
+                Some(7),
             ),
             (
                 "python3 /x/site-packages/vllm/entrypoints/openai/api_server.py --port 1",
                 Some(1),
             ),
-            ("python3 -m vllm.entrypoints.cli.main serve m", Some(8000)),
-            ("vllm serve m --config x.yaml", None),
+            (
+                "python3 -m vllm.entrypoints.cli.main serve m --port 7",
+                Some(7),
+            ),
             ("vllm serve m --config=x.yaml --port 8100", Some(8100)),
-            ("vllm serve m --headless", None),
-            ("vllm serve m --uds /run/vllm", None),
             ("vllm serve m --port", None),
             ("vllm serve m --port x", None),
             ("vllm serve m --port 0", None),
@@ -241,14 +234,10 @@ mod tests {
             ("python3 -m sglang.bench_serving --port 30000", None),
             ("lmcache_server localhost 65432", None),
             ("trtllm-bench --model m --port 1", None),
-            (
-                "python3 -m sglang.launch_server --model-path m",
-                Some(30_000),
-            ),
+            ("python3 -m sglang.launch_server --model-path m", None),
             ("python3 -m sglang.launch_server --port 31000", Some(31_000)),
-            ("python3 -m sglang.launch_server --config x.yaml", None),
-            ("sglang serve --model-path m", Some(30_000)),
-            ("trtllm-serve org/m", Some(8000)),
+            ("sglang serve --port 7", Some(7)),
+            ("trtllm-serve org/m", None),
             (
                 "/usr/bin/python3 /usr/local/bin/trtllm-serve serve m --port 8001",
                 Some(8001),
@@ -257,16 +246,14 @@ mod tests {
                 "trtllm-serve org/m --port=8001 --server_role context",
                 Some(8001),
             ),
-            ("python3 -m tensorrt_llm.commands.serve serve m", Some(8000)),
-            ("trtllm-serve serve m --disagg_cluster_uri http://x", None),
+            (
+                "python3 -m tensorrt_llm.commands.serve serve m --port 7",
+                Some(7),
+            ),
             ("trtllm-serve disaggregated -c x.yaml", None),
         ] {
             assert_eq!(role_and_port(line).1, port, "{line}");
         }
-        // The command line is cut, so the port may be missing.
-        let cut = CommandLine::parse(b"vllm\0serve\0m\0--po").expect("words");
-        let server = EngineServer::of(&cut, None);
-        assert_eq!(server.map(|server| server.port), Some(None));
     }
 
     #[test]
@@ -346,7 +333,7 @@ mod tests {
             (b"LMCACHE_PD_ROLE=proxy\0", Some("both")),
         ] {
             let found = role_and_port_with(vllm, environ);
-            assert_eq!(found, Some((role, Some(8000))), "{environ:?}");
+            assert_eq!(found, Some((role, None)), "{environ:?}");
         }
         let producer = r#"vllm serve m --kv-transfer-config {"kv_role":"kv_producer"}"#;
         let with = |line, environ| role_and_port_with(line, environ).expect("a server");
@@ -360,8 +347,8 @@ mod tests {
             assert_eq!(with(dynamo, none).1, None);
         }
         assert_eq!(
-            with("vllm serve m", b"DYN_SYSTEM_PORT=8081\0").1,
-            Some(8000)
+            with("vllm serve m --port 7", b"DYN_SYSTEM_PORT=8081\0").1,
+            Some(7)
         );
     }
 
