@@ -22,8 +22,6 @@ pub use file::parse;
 
 /// Limit of the configuration file, in bytes.
 const MAX_LEN: u64 = 1 << 20;
-/// Bounds of `drain_interval`, milliseconds, in the file and in a pmStore request.
-pub const DRAIN_INTERVAL_MS: (u64, u64) = (1, 1_000);
 
 /// Environment variables of NIXL with the directories of rings and stores. They override the file.
 pub const ENVIRONMENT_VARIABLES: [&str; 2] = ["NIXL_TELEMETRY_DIR", "NIXL_TELEMETRY_MULTIPROC_DIR"];
@@ -43,9 +41,7 @@ pub struct Config {
     #[serde(deserialize_with = "value::directories")]
     pub multiproc_dir: Vec<DirectoryPattern>,
     /// Time between two drains of the rings.
-    #[serde(
-        deserialize_with = "value::period::<_, _, { DRAIN_INTERVAL_MS.0 }, { DRAIN_INTERVAL_MS.1 }>"
-    )]
+    #[serde(deserialize_with = "value::period::<_, _, 1, 1_000>")]
     pub drain_interval: Duration,
     /// Time that an exited agent stays an instance, so that loggers see its last values.
     #[serde(deserialize_with = "value::period::<_, _, 0, 604_800_000>")]

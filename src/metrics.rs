@@ -213,8 +213,6 @@ pub fn find(cluster: u32, item: u32) -> Option<&'static Metric> {
 pub const HOST: [u32; 2] = [30, 31];
 /// Cluster of the metrics of the PMDA itself.
 pub const CONTROL: u32 = 40;
-/// Cluster and item of `control.drain_interval`, a target of pmStore(3).
-pub const DRAIN_INTERVAL: (u32, u32) = (CONTROL, 1);
 /// Cluster and item of `control.debug`, a target of pmStore(3).
 pub const DEBUG: (u32, u32) = (CONTROL, 7);
 /// Cluster and item of `control.reload`. pmStore(3) to it reads the configuration again.
@@ -234,11 +232,7 @@ mod tests {
             );
         }
         assert!(find(0, 4).is_none());
-        for ((cluster, item), name) in [
-            (DRAIN_INTERVAL, "control.drain_interval"),
-            (DEBUG, "control.debug"),
-            (RELOAD, "control.reload"),
-        ] {
+        for ((cluster, item), name) in [(DEBUG, "control.debug"), (RELOAD, "control.reload")] {
             assert_eq!(find(cluster, item).map(|found| found.name), Some(name));
         }
     }

@@ -5,7 +5,7 @@
 use super::PERMISSION;
 use crate::support::pdu::{Link, Sent};
 use crate::support::{Home, PMDANIXL, output, text};
-use pmdanixl::metrics::{DEBUG, DRAIN_INTERVAL, METRICS, RELOAD};
+use pmdanixl::metrics::{DEBUG, METRICS, RELOAD};
 use std::process::Command;
 
 /// Error codes of PCP (pmapi.h).
@@ -21,7 +21,7 @@ fn linked(home: &Home, args: &[&str]) -> Link {
 }
 
 fn control(link: &mut Link) -> Vec<u64> {
-    let names = ["control.drain_interval", "control.debug", "control.reload"];
+    let names = ["control.debug", "control.reload"];
     let values = link.fetch(&names).expect("values");
     values.into_iter().map(|of| of[&u32::MAX]).collect()
 }
@@ -42,7 +42,7 @@ fn pmstore_with_wrong_value_count_or_type_changes_nothing() {
         (Sent::Block(6, vec![u32::from_be_bytes(*b"1\0\0\0")]), CONV),
         (Sent::Block(1, vec![1]), CONV),
     ];
-    for name in ["control.drain_interval", "control.debug", "control.reload"] {
+    for name in ["control.debug", "control.reload"] {
         for (sent, expected) in &cases {
             let rejection = link.store(&[(name, sent.clone())]).expect_err("rejection");
             assert_eq!(rejection.to_string(), *expected, "{name}: {sent:?}");
@@ -53,19 +53,16 @@ fn pmstore_with_wrong_value_count_or_type_changes_nothing() {
         ("control.debug", one(2), BADSTORE),
         ("control.version", one(2), PERMISSION),
     ] {
-        let stores = [("control.drain_interval", one(7)), (second, sent)];
+        let stores = [("control.debug", one(1)), (second, sent)];
         let rejection = link.store(&stores).expect_err("rejection");
         assert_eq!(rejection.to_string(), expected, "{second}");
     }
     let nowhere = link.store_pmids(&[((39 << 22) | 999, one(1))]);
     assert_eq!(nowhere.expect_err("rejection").to_string(), PMID);
     assert_eq!(control(&mut link), before);
-    let stores = [
-        ("control.drain_interval", one(7)),
-        ("control.debug", one(1)),
-    ];
+    let stores = [("control.debug", one(1)), ("control.reload", one(7))];
     link.store(&stores).expect("accepted");
-    assert_eq!(control(&mut link), [7, 1, 1]);
+    assert_eq!(control(&mut link), [1, 2]);
 }
 
 #[test]
@@ -74,7 +71,7 @@ fn root_can_store_to_no_other_metric() {
     let mut link = linked(&home, &[]);
     link.be_user(0).expect("sent");
     for metric in METRICS.iter() {
-        if [DRAIN_INTERVAL, DEBUG, RELOAD].contains(&(metric.cluster, metric.item)) {
+        if [DEBUG, RELOAD].contains(&(metric.cluster, metric.item)) {
             continue;
         }
         let rejection = link.store(&[(metric.name, Sent::Numbers(vec![1]))]);
@@ -94,10 +91,10 @@ fn pmstore_of_an_unknown_or_other_user_is_rejected() {
     assert_eq!(store(&mut link), Err(PERMISSION.into()));
     link.be_user(1000).expect("sent");
     assert_eq!(store(&mut link), Err(PERMISSION.into()));
-    assert_eq!(control(&mut link)[1], 0);
+    assert_eq!(control(&mut link)[0], 0);
     link.be_user(0).expect("sent");
     assert_eq!(store(&mut link), Ok(()));
-    assert_eq!(control(&mut link)[1], 1);
+    assert_eq!(control(&mut link)[0], 1);
 }
 
 #[test]
@@ -130,11 +127,11 @@ fn pmstore_is_judged_by_its_own_sender() {
 fn debug_option_starts_debug_and_pmstore_ends_it() {
     let home = Home::new();
     let mut link = linked(&home, &["-D", "appl0"]);
-    assert_eq!(control(&mut link)[1], 1);
+    assert_eq!(control(&mut link)[0], 1);
     link.be_user(0).expect("sent");
     link.store(&[("control.debug", Sent::Numbers(vec![0]))])
         .expect("accepted");
-    assert_eq!(control(&mut link)[1], 0);
+    assert_eq!(control(&mut link)[0], 0);
 }
 
 #[test]

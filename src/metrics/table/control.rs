@@ -18,9 +18,7 @@ pub(super) const ROWS: &[Metric] = rows![
     }),
     /// time between two drains of the rings
     /// Milliseconds between two drains of all rings. Before each answer they are
-    /// drained once more. Set by drain_interval in nixl.conf. As root, a value from 1
-    /// to 1000 can be stored: it holds until the configuration is read again
-    /// (nixl.control.reload).
+    /// drained once more. Set by drain_interval in nixl.conf.
     daemon_u32(
         (40, 1),
         "control.drain_interval",

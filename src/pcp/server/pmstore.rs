@@ -3,11 +3,9 @@
 //! pmStore requests: settings of `nixl.control` that change at run time.
 
 use super::Server;
-use crate::config::DRAIN_INTERVAL_MS;
 use crate::log;
 use crate::metrics;
 use crate::pcp::{cluster_and_item, sys};
-use std::time::Duration;
 
 /// Value that a pmStore request stores to one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +40,6 @@ impl PmStoreError {
 /// Effect of a valid pmStore request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
-    DrainEvery(Duration),
     Debug(bool),
     Reload,
 }
@@ -52,15 +49,6 @@ impl Command {
         let (cluster, item) = cluster_and_item(request.pmid);
         metrics::find(cluster, item).ok_or(PmStoreError::NO_METRIC)?;
         match (cluster, item) {
-            metrics::DRAIN_INTERVAL => {
-                let value = request.value?;
-                let (min, max) = DRAIN_INTERVAL_MS;
-                if (min..=max).contains(&value.into()) {
-                    Ok(Self::DrainEvery(Duration::from_millis(value.into())))
-                } else {
-                    Err(PmStoreError::RANGE)
-                }
-            }
             metrics::DEBUG => match request.value? {
                 0 => Ok(Self::Debug(false)),
                 1 => Ok(Self::Debug(true)),
@@ -99,14 +87,6 @@ impl Server {
         commands.sort_by_key(|command| *command != Command::Reload);
         for command in commands {
             match command {
-                // The event loop sets its timer before it waits again.
-                Command::DrainEvery(interval) => {
-                    self.control.drain_interval = interval;
-                    let shown = interval.as_millis();
-                    tracing::info!(
-                        "drain_interval: {shown} ms until the configuration is read again"
-                    );
-                }
                 Command::Debug(debug) => {
                     log::set_debug(debug);
                     let shown = if debug { "on" } else { "off" };
@@ -137,19 +117,6 @@ mod tests {
     }
 
     #[test]
-    fn interval_accepts_the_range_of_the_configuration() {
-        for value in [1, 50, 1000] {
-            let interval = Duration::from_millis(value.into());
-            let found = command(metrics::DRAIN_INTERVAL, Ok(value));
-            assert_eq!(found, Ok(Command::DrainEvery(interval)));
-        }
-        for value in [0, 1001, u32::MAX] {
-            let found = command(metrics::DRAIN_INTERVAL, Ok(value));
-            assert_eq!(found, Err(PmStoreError::RANGE));
-        }
-    }
-
-    #[test]
     fn debug_accepts_0_and_1_and_reload_any_number() {
         assert_eq!(command(metrics::DEBUG, Ok(0)), Ok(Command::Debug(false)));
         assert_eq!(command(metrics::DEBUG, Ok(1)), Ok(Command::Debug(true)));
@@ -162,12 +129,10 @@ mod tests {
         for metric in metrics::METRICS.iter() {
             for error in [PmStoreError::NOT_ONE, PmStoreError::TYPE] {
                 let at = (metric.cluster, metric.item);
-                let expected =
-                    if [metrics::DRAIN_INTERVAL, metrics::DEBUG, metrics::RELOAD].contains(&at) {
-                        error
-                    } else {
-                        PmStoreError::READ_ONLY
-                    };
+                let expected = match [metrics::DEBUG, metrics::RELOAD].contains(&at) {
+                    true => error,
+                    false => PmStoreError::READ_ONLY,
+                };
                 assert_eq!(command(at, Err(error)), Err(expected), "{}", metric.name);
             }
         }
