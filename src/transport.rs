@@ -84,10 +84,11 @@ impl TransportProcess {
 /// What the process of an agent transfers by TCP.
 #[derive(Clone, Debug, Default)]
 pub struct AgentTransport {
-    /// The process.
-    process: Option<ProcessId>,
-    share: Share,
-    /// Peers.
+    /// Instance id of the process that was read last.
+    process: Option<u32>,
+    /// Share of the bytes that went over TCP. `None`: the process was not read in the last minute.
+    share: Option<Share>,
+    /// Peers of that process.
     pub peers: Peers,
 }
 
@@ -102,41 +103,44 @@ impl AgentTransport {
         now: Instant,
     ) {
         let read = process.and_then(|process| Some((process, process.reading()?)));
-        let id = read.map(|(process, _)| process.found.id);
-        if self.process != id {
-            (self.process, self.share) = (id, Share::default());
+        let Some((process, reading)) = read else {
+            self.share = None;
+            return;
+        };
+        if self.process != Some(process.instance) {
+            // Its counters begin at zero, and those of its peers with them.
+            *self = Self {
+                process: Some(process.instance),
+                ..Self::default()
+            };
         }
-        if let Some((process, reading)) = read {
-            if reading.is_resumed {
-                // Bytes by TCP were lost since the last reading, those by NIXL were not.
-                self.share = Share::default();
-            }
-            self.share
-                .add(now, process.traffic.unwrap_or_default(), nixl);
-            self.peers.add(&reading.peers, ids);
-        }
+        // Bytes by TCP that were lost since the last reading were not lost by NIXL.
+        let share = self.share.take().filter(|_| !reading.is_resumed);
+        let mut share = share.unwrap_or_default();
+        share.add(now, process.traffic.unwrap_or_default(), nixl);
+        self.share = Some(share);
+        self.peers.add(&reading.peers, ids);
     }
 
     /// True if the process was read in the last minute.
     #[must_use]
     pub fn is_read(&self) -> bool {
-        self.process.is_some()
+        self.share.is_some()
     }
 
     /// Returns the share of its bytes that went over TCP in the last minute. `None`: it is not known, or there were
     /// few.
     #[must_use]
     pub fn tcp_share(&self) -> Option<f64> {
-        self.share.value()
+        self.share.as_ref()?.value()
     }
 }
 
 /// The processes that use NIXL.
 #[derive(Debug, Default)]
 pub struct Transports {
+    /// Processes with a row. One that has a row again begins at zero, with another id.
     processes: BTreeMap<ProcessId, TransportProcess>,
-    /// Processes that run and have no row any more. Id and counters go on if they have one again.
-    unlisted: HashMap<ProcessId, TransportProcess>,
     /// When the last scan began. `None`: there was none since there are processes.
     last_scan: Option<Instant>,
     /// True while a scan runs.
@@ -171,13 +175,8 @@ impl Transports {
         for found in limited(all) {
             let process = known.remove(&found.id);
             has_new |= process.is_none();
-            let mut process = process.unwrap_or_else(|| match self.unlisted.remove(&found.id) {
-                Some(before) => TransportProcess {
-                    traffic: before.traffic,
-                    ..TransportProcess::new(before.found, before.instance)
-                },
-                None => TransportProcess::new(found.clone(), ids.draw()),
-            });
+            let mut process =
+                process.unwrap_or_else(|| TransportProcess::new(found.clone(), ids.draw()));
             // An id never has a second name.
             if process.found.command != found.command {
                 process.instance = ids.draw();
@@ -187,8 +186,6 @@ impl Transports {
         }
         self.has_changed |= has_new || !known.is_empty();
         self.has_new |= has_new;
-        self.unlisted.extend(known);
-        self.unlisted.retain(|id, _| id.is_running());
     }
 
     /// Returns the processes whose sockets are to be read if a socket scan is due. It is then taken for begun.
@@ -250,10 +247,8 @@ impl Transports {
                 Some(process.found.id)
             }
             Response::Ended(id) => {
-                let process = self.processes.remove(&id)?;
-                // Only its first thread may have ended. If another calls execve(2), the process is found again, and its
-                // sums go on.
-                self.unlisted.insert(id, process);
+                // Only its first thread may have ended. If another calls execve(2), the process is found again.
+                self.processes.remove(&id)?;
                 Some(id)
             }
             Response::Failed { id, why, version } => {
@@ -293,7 +288,6 @@ impl Transports {
     /// Removes all processes.
     pub fn clear(&mut self) {
         self.processes.clear();
-        self.unlisted.clear();
         self.last_scan = None;
         self.has_changed = true;
     }

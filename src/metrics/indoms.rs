@@ -75,6 +75,7 @@ indoms! {
     /// One instance for each agent and address that its process has TCP connections to,
     /// AGENT::ADDRESS, if the process runs no other agent; for each agent the 16 with
     /// most bytes. A peer stays after its connections are closed until another has more
-    /// bytes. What is said of the counters of instance domain 39.5 holds here, too.
+    /// bytes, or the agent runs in another process. What is said of the counters of
+    /// instance domain 39.5 holds here, too.
     PEERS = 6,
 }

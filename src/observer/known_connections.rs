@@ -27,8 +27,8 @@ const MAX_CONNECTIONS: usize = 1 << 18;
 #[derive(Debug, Default)]
 pub struct KnownConnections {
     connections: HashMap<u64, KnownConnection>,
-    /// Processes that were read.
-    processes: HashSet<ProcessId>,
+    /// Processes that run and whose connections were forgotten, because they were too many.
+    forgotten: HashSet<ProcessId>,
     /// When the current scan began. `None`: there was no scan yet.
     scan: Option<Instant>,
     /// Processes that run, and their users.
@@ -61,17 +61,15 @@ impl KnownConnections {
         self.unread.remove(&id);
     }
 
-    /// Adds the connections of a process. `was_counted` is true if the daemon has counted the process. If it is not
-    /// known here, how much was counted is not known either, so that its connections count from now on. Returns what
-    /// they have added.
+    /// Adds the connections of a process. Returns what they have added. `was_counted` is true if the daemon has counted
+    /// the process. If not, its connections count from their beginning. If so and they were forgotten, how much of them
+    /// was counted is not known, and they count from now on.
     pub fn add(&mut self, id: ProcessId, was_counted: bool, files: &OpenFiles) -> SocketReading {
         self.unread.remove(&id);
-        let is_new = self.processes.insert(id);
-        if !is_new && !was_counted {
-            // The daemon has removed what was counted.
+        if !was_counted {
             self.connections.retain(|_, known| known.process != id);
         }
-        let is_resumed = is_new && was_counted;
+        let is_resumed = self.forgotten.remove(&id) && was_counted;
         let mut reading = SocketReading {
             id,
             is_resumed,
@@ -124,13 +122,13 @@ impl KnownConnections {
         reading
     }
 
-    /// Ends a scan. Forgets connections that a process has closed, and processes that have ended. A connection that was
+    /// Ends a scan. Forgets connections that a process has closed. A connection that was
     /// not found may be there still: a thread can move it to another descriptor during a scan, and it can be on its way
     /// to another process.
     pub fn end_scan(&mut self) {
         let (scan, unread) = (self.scan, &self.unread);
         let kept = |known: &KnownConnection| known.scan.map(|scan| scan + KEPT_TIME);
-        self.processes.retain(|id| self.running.contains_key(id));
+        self.forgotten.retain(|id| self.running.contains_key(id));
         self.connections
             .retain(|_, known| scan < kept(known) || unread.contains(&known.process));
         self.limit(MAX_CONNECTIONS);
@@ -164,7 +162,7 @@ impl KnownConnections {
             let Some(process) = largest else {
                 return;
             };
-            self.processes.remove(&process);
+            self.forgotten.insert(process);
             self.connections.retain(|_, known| known.process != process);
         }
     }
@@ -285,16 +283,11 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_process_that_was_counted_counts_from_its_next_reading_on() {
+    fn process_that_was_not_counted_begins_with_its_open_connections() {
         let mut connections = KnownConnections::default();
-        assert_eq!(
-            scan(&mut connections, true, &[(1, &[(7, 100)]), (2, &[])]),
-            [0, 0]
-        );
-        assert_eq!(
-            scan(&mut connections, true, &[(1, &[(7, 101)]), (2, &[(8, 3)])]),
-            [1, 3]
-        );
+        assert_eq!(scan(&mut connections, false, &[(1, &[(7, 100)])]), [100]);
+        assert_eq!(scan(&mut connections, false, &[(1, &[(7, 110)])]), [110]);
+        assert_eq!(scan(&mut connections, true, &[(1, &[(7, 111)])]), [1]);
     }
 
     #[test]
@@ -309,7 +302,7 @@ mod tests {
         for _ in 0..KEPT_SCANS {
             assert_eq!(scan(&mut connections, true, &[]), [0; 0]);
         }
-        assert!(connections.connections.is_empty() && connections.processes.is_empty());
+        assert!(connections.connections.is_empty());
     }
 
     #[test]
@@ -365,6 +358,7 @@ mod tests {
         assert_eq!(left, [3, 4, 5, 6, 7]);
         let later: [(u32, &[_]); 2] = [(1, &[(1, 15), (2, 9)]), (11, &[(5, 11)])];
         assert_eq!(scan(&mut connections, true, &later), [0, 2]);
+        assert!(connections.forgotten.is_empty());
         let later: [(u32, &[_]); 2] = [(1, &[(1, 16), (2, 9)]), (11, &[(5, 11)])];
         assert_eq!(scan(&mut connections, true, &later), [1, 0]);
     }

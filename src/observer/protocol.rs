@@ -62,8 +62,7 @@ pub struct SocketRequest {
     pub id: ProcessId,
     /// User.
     pub uid: u32,
-    /// True if the daemon has counted connections of the process before. The observer may have forgotten how much of
-    /// them.
+    /// True if the daemon has counted connections of the process. If not, they count from their beginning.
     pub was_counted: bool,
     /// libnixl in the mount namespace of the process, if its version is requested.
     pub library: Option<OsString>,
@@ -216,7 +215,7 @@ pub enum Unread {
 pub struct SocketReading {
     /// Process.
     pub id: ProcessId,
-    /// True if bytes may have been lost before it: the observer did not know the process, which was counted before.
+    /// True if bytes were lost before it: the observer had forgotten the connections of the process.
     pub is_resumed: bool,
     /// Version of NIXL, if it was requested and is known.
     pub version: Option<String>,

@@ -167,48 +167,61 @@ fn process_that_a_scan_could_not_read_keeps_its_sums() {
 }
 
 #[test]
-fn process_without_a_row_goes_on_from_its_sums() {
+fn process_that_has_a_row_again_begins_at_zero_with_another_id() {
     let own = ProcessId::of(std::process::id()).expect("it runs");
     let process = NixlProcess {
         id: own,
         ..found(0, 7, b"/l")
     };
-    let mut transports = transports(std::slice::from_ref(&process));
-    apply(&mut transports, reading(own, 5));
-    let sent = |transports: &Transports| transports.get(own)?.traffic.map(|all| all.sent);
-    let instance = |transports: &Transports| transports.get(own).map(|process| process.instance);
-    let first = instance(&transports);
+    let (mut transports, mut ids) = (Transports::default(), ClockIds::default());
+    let mut agent = AgentTransport::default();
+    let mut scan = |transports: &mut Transports, found: &[NixlProcess]| {
+        transports.set_processes(found, None, &mut ids);
+        transports.get(own).map(|process| process.instance)
+    };
+    let first = scan(&mut transports, std::slice::from_ref(&process));
     // Older processes of its user, which have ended, have all rows.
     let older = |pid| NixlProcess {
         id: ProcessId { pid, start: 0 },
         ..found(pid, 7, b"/l")
     };
-    let many: Vec<_> = { 1 << 30.. }.take(MAX_PROCESSES).map(older).collect();
-    assert!(scan(
-        &mut transports,
-        &[&many[..], std::slice::from_ref(&process)].concat()
-    ));
-    assert_eq!(sent(&transports), None);
-    assert!(scan(&mut transports, std::slice::from_ref(&process)));
-    assert_eq!(sent(&transports), Some(5));
-    // A scan that has failed to read it.
-    assert!(!scan(&mut transports, &[]));
-    assert_eq!((sent(&transports), transports.iter().count()), (Some(5), 1));
-    assert_eq!(instance(&transports), first);
-    // Under another name it is another instance, and a later daemon begins at zero.
+    let mut all: Vec<_> = { 1 << 30.. }.take(MAX_PROCESSES).map(older).collect();
+    all.push(process.clone());
+    let sent = Traffic {
+        sent: 5,
+        ..Traffic::default()
+    };
+    let mut read = |transports: &mut Transports| {
+        let Response::Sockets(reading) = reading(own, 5) else {
+            unreachable!()
+        };
+        let peers = vec![([10, 0, 0, 1].into(), sent)];
+        let reading = SocketReading { peers, ..reading };
+        apply(transports, Response::Sockets(reading));
+        let (process, mut ids) = (transports.get(own), ClockIds::default());
+        agent.update(process, Traffic::default(), &mut ids, Instant::now());
+        let peer = agent.peers.iter().next().map(|peer| peer.traffic.sent);
+        (
+            process
+                .and_then(|process| process.traffic)
+                .map(|all| all.sent),
+            peer,
+        )
+    };
+    assert_eq!(read(&mut transports), (Some(5), Some(5)));
+    assert_eq!(read(&mut transports), (Some(10), Some(10)));
+    assert_eq!(scan(&mut transports, &all), None);
+    let again = scan(&mut transports, std::slice::from_ref(&process));
+    assert_eq!(read(&mut transports), (Some(5), Some(5)));
+    // A scan that has failed to read it changes nothing.
+    assert_eq!(scan(&mut transports, &[]), again);
+    // Under another name it is another instance.
     let renamed = NixlProcess {
         command: "worker".into(),
-        ..process.clone()
+        ..process
     };
-    // Beyond all ids that the scans above have drawn within one tick of the clock.
-    let mut ids = ClockIds::default();
-    std::iter::repeat_with(|| ids.draw()).nth(2 * MAX_PROCESSES);
-    transports.set_processes(&[renamed], None, &mut ids);
-    assert_eq!(sent(&transports), Some(5));
-    let second = instance(&transports);
-    let mut later = Transports::default();
-    later.set_processes(&[process], None, &mut ids);
-    let all = HashSet::from([first, second, instance(&later)]);
+    let renamed = scan(&mut transports, &[renamed]);
+    let all = HashSet::from([first, again, renamed]);
     assert_eq!((all.len(), all.contains(&None)), (3, false));
 }
 
