@@ -11,22 +11,17 @@ const MAX_ANSWER: u64 = 1 << 20;
 /// Exit status of getent(1) if a key does not exist.
 const KEY_MISSING: i32 = 2;
 
-/// A question to the name services: ids of users. The answer has a line for each that exists.
-pub type Question = Vec<String>;
-
-/// Answer of the name services: lines of passwd(5). `None`: there was none in time, or getent(1) failed.
-pub type Answer = Option<String>;
-
-/// Asks a question, and waits for the answer for `time`.
+/// Asks for users by their ids, and waits for the answer for `time`. Returns lines of passwd(5), one for each that
+/// exists; `None` if there was no answer in time, or getent(1) failed.
 #[must_use]
-pub fn look_up(question: &[String], time: Duration) -> Answer {
+pub fn look_up(uids: &[u32], time: Duration) -> Option<String> {
     let child = Command::new("timeout")
         // In the foreground, both stay in the process group of a worker, and end with it.
         .args(["--foreground", "--signal=KILL"])
         .arg(format!("{:.3}", time.as_secs_f64()))
         // After `--` a key is not taken for an option.
         .args(["getent", "--", "passwd"])
-        .args(question)
+        .args(uids.iter().map(u32::to_string))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -2,7 +2,6 @@
 
 //! Names of users by their numbers, looked up in the background.
 
-use super::lookup::{Answer, Question};
 use super::{passwd_file, users};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -54,9 +53,9 @@ impl UserNames {
             .extend(missing.into_iter().filter(|uid| !is_known(uid)));
     }
 
-    /// Returns the next question, whose answer is then waited for. After one that was not answered, there is none for a
-    /// while.
-    pub fn question(&mut self, now: Instant) -> Option<Question> {
+    /// Returns the users to ask for next. The answer is then waited for. After a question without an answer, there is
+    /// none for a while.
+    pub fn question(&mut self, now: Instant) -> Option<Vec<u32>> {
         if self.pause_ends.is_some_and(|end| now < end) {
             self.wanted.clear();
         }
@@ -66,17 +65,17 @@ impl UserNames {
         let uids: Vec<u32> = self.wanted.iter().copied().take(MAX_USERS).collect();
         self.wanted.retain(|uid| !uids.contains(uid));
         self.is_asking = true;
-        Some(uids.iter().map(u32::to_string).collect())
+        Some(uids)
     }
 
-    /// Takes over an answer.
-    pub fn note(&mut self, question: &[String], answer: &Answer, now: Instant) {
-        let Some(text) = answer else {
+    /// Takes over the answer for these users: lines of passwd(5).
+    pub fn add(&mut self, uids: &[u32], lines: Option<&str>, now: Instant) {
+        let Some(lines) = lines else {
             return;
         };
         self.is_asking = false;
-        for uid in question.iter().filter_map(|key| key.parse().ok()) {
-            let name = users(text).find(|user| user.uid == uid);
+        for &uid in uids {
+            let name = users(lines).find(|user| user.uid == uid);
             let name = name.map(|user| user.name);
             self.known.insert(uid, (name, now + NAME_AGE));
         }
@@ -108,10 +107,6 @@ impl UserNames {
 mod tests {
     use super::*;
 
-    fn question(uids: &[u32]) -> Question {
-        uids.iter().map(u32::to_string).collect()
-    }
-
     #[test]
     fn user_without_a_name_shows_as_its_number() {
         let (mut names, now) = (UserNames::default(), Instant::now());
@@ -120,15 +115,11 @@ mod tests {
         names.want([0, number], now);
         assert_eq!(names.get(0), "root", "in /etc/passwd");
         let asked = names.question(now).expect("one");
-        assert_eq!(asked, question(&[number]));
+        assert_eq!(asked, [number]);
         assert!(names.is_asking() && names.question(now).is_none());
-        names.note(&asked, &Some(String::new()), now);
+        names.add(&asked, Some(""), now);
         assert_eq!(names.get(number), number.to_string());
-        names.note(
-            &question(&[7]),
-            &Some("x:x:8:8::/:\ny:x:7:7::/:\n".into()),
-            now,
-        );
+        names.add(&[7], Some("x:x:8:8::/:\ny:x:7:7::/:\n"), now);
         assert_eq!([names.get(7), names.get(8)], ["y", "8"]);
         // All are known now.
         names.want([0, 7, number], now);
@@ -142,7 +133,7 @@ mod tests {
         let (mut names, now, number) = (UserNames::default(), Instant::now(), u32::MAX - 1);
         names.want([number], now);
         let asked = names.question(now).expect("one");
-        names.note(&asked, &None, now);
+        names.add(&asked, None, now);
         assert!(names.is_asking());
         names.end_question(now);
         names.want([number], now);

@@ -6,7 +6,7 @@ use crate::accounts::names::UserNames;
 use crate::config::Config;
 use crate::observer::client::Observer;
 use crate::observer::examination::{DaemonReading, Examination, NixlReading, Subject};
-use crate::observer::protocol::{Kind, Request, Response};
+use crate::observer::protocol::{Found, Kind, Request, Response};
 use crate::procfs::process::sees_host;
 use crate::procfs::process_scan::{MappingProcess, ProcessScan, ScanRequest};
 use caps::{CapSet, Capability};
@@ -74,8 +74,8 @@ impl Seen {
         let users = users.chain(seen.nixl.iter().map(|process| process.found.uid));
         let users: BTreeSet<u32> = users.collect();
         seen.names.want(users, Instant::now());
-        while let Some(question) = seen.names.question(Instant::now()) {
-            seen.ask(observer, &Request::LookUp(question), Kind::Names, end);
+        while let Some(uids) = seen.names.question(Instant::now()) {
+            seen.ask(observer, &Request::LookUp(uids), Kind::Names, end);
             seen.names.end_question(Instant::now());
         }
         seen.why_incomplete = (!seen.process_scan.is_complete).then(why_incomplete);
@@ -93,7 +93,7 @@ impl Seen {
             }
             for response in observer.receive(left) {
                 is_served |= matches!(&response, Response::Done(served, _) if *served == kind);
-                self.note(response);
+                self.add(response);
             }
         }
         if !is_served && kind == Kind::Scan {
@@ -101,15 +101,17 @@ impl Seen {
         }
     }
 
-    fn note(&mut self, response: Response) {
+    fn add(&mut self, response: Response) {
         match response {
-            Response::Scanned(process) => self.process_scan.add(process),
-            Response::Examined(Examination::Nixl(process)) => self.nixl.push(*process),
-            Response::Examined(Examination::Daemon(pid, daemon)) => {
+            Response::Found(Found::Scanned(process)) => self.process_scan.add(process),
+            Response::Found(Found::Examined(Examination::Nixl(process))) => {
+                self.nixl.push(*process);
+            }
+            Response::Found(Found::Examined(Examination::Daemon(pid, daemon))) => {
                 self.daemons.insert(pid, daemon);
             }
-            Response::LookedUp(question, answer) => {
-                self.names.note(&question, &answer, Instant::now());
+            Response::Found(Found::LookedUp(uids, lines)) => {
+                self.names.add(&uids, lines.as_deref(), Instant::now());
             }
             Response::Done(Kind::Scan | Kind::Examination, end) => {
                 self.stalled.extend(end.stalled);

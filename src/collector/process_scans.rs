@@ -8,7 +8,7 @@ use crate::agents::{Agent, AgentKey};
 use crate::base::clock::Now;
 use crate::base::file::FileFacts;
 use crate::log;
-use crate::observer::protocol::{End, Kind, Request, Response};
+use crate::observer::protocol::{End, Found, Kind, Request, Response};
 use crate::procfs::process::{ProcessId, Usage};
 use crate::procfs::process_scan::scanned::ScannedProcess;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
@@ -84,27 +84,29 @@ impl ProcessScans {
         began.is_some_and(|began| now >= began + SCAN_PATIENCE)
     }
 
-    /// Takes over what the observer has found.
-    fn note(&mut self, response: Response, now: Instant) {
+    /// Adds what the observer has found.
+    fn add(&mut self, found: Found, now: Instant) {
         let has_room = self.late.len() < MAX_LATE;
-        match (response, &mut self.running) {
-            (Response::Pods(pods), Some(scan)) => scan.pods = pods,
-            (Response::Scanned(process), Some(scan)) => scan.add(process),
-            (Response::Scanned(process), None) if has_room && !process.files.is_empty() => {
+        match (found, &mut self.running) {
+            (Found::Pods(pods), Some(scan)) => scan.pods = pods,
+            (Found::Scanned(process), Some(scan)) => scan.add(process),
+            (Found::Scanned(process), None) if has_room && !process.files.is_empty() => {
                 // A full scan finds out what it writes.
                 self.late.push(process);
                 self.last_full = None;
             }
-            (Response::Done(Kind::Scan, end), running) => {
-                if let Some(scan) = running.take() {
-                    self.end(scan, &end, now);
-                }
+            (Found::LookedUp(uids, lines), _) => {
+                self.user_names.add(&uids, lines.as_deref(), now);
             }
             _ => {}
         }
     }
 
-    fn end(&mut self, mut scan: ProcessScan, end: &End, now: Instant) {
+    /// Ends the scan that is running.
+    fn end(&mut self, end: &End, now: Instant) {
+        let Some(mut scan) = self.running.take() else {
+            return;
+        };
         for process in std::mem::take(&mut self.late) {
             if !scan.has(process.process.id) {
                 scan.add(process);
@@ -197,12 +199,8 @@ impl Collector {
                 self.observer_usage = Usage { cpu, ..end.usage };
             }
             match response {
-                Response::Pods(_) | Response::Scanned(_) | Response::Done(Kind::Scan, _) => {
-                    self.process_scans.note(response, now);
-                }
-                Response::LookedUp(question, answer) => {
-                    self.process_scans.user_names.note(&question, &answer, now);
-                }
+                Response::Found(found) => self.process_scans.add(found, now),
+                Response::Done(Kind::Scan, end) => self.process_scans.end(&end, now),
                 Response::Done(Kind::Names, _) => {
                     self.process_scans.user_names.end_question(now);
                     self.ask_for_names(now);
@@ -219,8 +217,8 @@ impl Collector {
 
     /// Has the next names of users looked up.
     fn ask_for_names(&mut self, now: Instant) {
-        if let Some(question) = self.process_scans.user_names.question(now) {
-            self.observer.send(&Request::LookUp(question));
+        if let Some(uids) = self.process_scans.user_names.question(now) {
+            self.observer.send(&Request::LookUp(uids));
         }
     }
 
@@ -376,7 +374,7 @@ mod tests {
         scans.began = Some(start);
         assert!(!scans.is_overdue(late - Duration::from_millis(1)));
         assert!(scans.is_overdue(late));
-        scans.note(Response::Done(Kind::Scan, End::default()), late);
+        scans.end(&End::default(), late);
         assert!(!scans.is_overdue(late));
     }
 }

@@ -94,7 +94,7 @@ mod tests {
     use crate::config::Config;
     use crate::observer::client::Observer;
     use crate::observer::group::Group;
-    use crate::observer::protocol::{End, Kind, Response, Stalled};
+    use crate::observer::protocol::{End, Found, Kind, Response, Stalled};
     use crate::procfs::process_scan::library::Libraries;
     use crate::procfs::process_scan::scanned::ScannedProcess;
     use std::path::Path;
@@ -135,7 +135,7 @@ done
         let done = |kind| Response::Done(kind, End::default());
         write(
             &path("scan"),
-            &[Response::Scanned(process), done(Kind::Scan)],
+            &[Response::Found(Found::Scanned(process)), done(Kind::Scan)],
         );
         let stalled = Response::Stalled(Stalled {
             kind: Kind::Sockets,

@@ -4,7 +4,7 @@
 
 use crate::base::file::{FileFacts, FileId};
 use crate::base::text;
-use crate::observer::protocol::Answer;
+use crate::observer::protocol::{Answer, Found};
 use crate::observer::{sockets, version};
 use crate::procfs::ancestors;
 use crate::procfs::facts::command::{CommandLine, MAX_CMDLINE};
@@ -132,7 +132,7 @@ pub fn read(subject: &Subject, may_read: &mut dyn FnMut(ProcessId) -> bool) -> i
         Subject::Daemon(process, _) => DaemonReading::read(*process, may_read)
             .map(|read| Examination::Daemon(process.pid, read)),
     };
-    examination.map(Answer::Examined)
+    examination.map(|found| Answer::Found(Found::Examined(found)))
 }
 
 impl NixlReading {

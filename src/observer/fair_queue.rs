@@ -43,6 +43,17 @@ impl QueuedOrder {
     }
 }
 
+/// All that a request is to read.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    /// Processes, in any order.
+    pub queued: Vec<QueuedOrder>,
+    /// True if a part of the time is for them. If not, all are read.
+    pub is_limited: bool,
+    /// Time that it has taken to list them.
+    pub listing: Duration,
+}
+
 /// Processes of a request that were not read yet, and the time that earlier ones have taken.
 #[derive(Debug, Default)]
 pub struct FairQueue {
@@ -92,22 +103,16 @@ impl FairQueue {
         }
     }
 
-    /// Begins a request of these, which it has taken some time to list. If it is not limited, all are read.
-    pub fn begin(
-        &mut self,
-        orders: Vec<QueuedOrder>,
-        is_limited: bool,
-        listing: Duration,
-        now: Instant,
-    ) {
+    /// Begins a request.
+    pub fn begin(&mut self, orders: Orders, now: Instant) {
         self.request += 1;
-        self.is_limited = is_limited;
+        self.is_limited = orders.is_limited;
         (self.slow_time, self.sought_time) = (Duration::ZERO, Duration::ZERO);
         let before = match self.are_new_first {
             true => 0,
             false => self.request - 1,
         };
-        let named: HashMap<u32, u64> = { orders.iter() }
+        let named: HashMap<u32, u64> = { orders.queued.iter() }
             .map(|queued| (queued.pid(), before))
             .collect();
         self.last_read.retain(|pid, _| named.contains_key(pid));
@@ -115,7 +120,7 @@ impl FairQueue {
             self.last_read.entry(pid).or_insert(before);
         }
         self.queues.clear();
-        for queued in orders {
+        for queued in orders.queued {
             self.queues.entry(queued.uid).or_default().push_back(queued);
         }
         for queue in self.queues.values_mut() {
@@ -123,12 +128,12 @@ impl FairQueue {
             queue.sort_by_key(|queued| (self.last_read[&queued.pid()], queued.rank));
         }
         self.pay_back(now);
-        self.add(listing);
+        self.add(orders.listing);
         // Each user has caused a part of the listing. A new one stays new until something was read of it.
         let all: usize = self.queues.values().map(VecDeque::len).sum();
         for (&uid, queue) in &self.queues {
             if let Some(used) = self.used.get_mut(&uid) {
-                *used += listing.mul_f64(queue.len() as f64 / all as f64);
+                *used += orders.listing.mul_f64(queue.len() as f64 / all as f64);
             }
         }
     }
@@ -227,6 +232,14 @@ mod tests {
         }
     }
 
+    fn orders(processes: &[QueuedOrder], is_limited: bool) -> Orders {
+        Orders {
+            queued: processes.to_vec(),
+            is_limited,
+            listing: Duration::ZERO,
+        }
+    }
+
     /// Begins a request of these processes so many seconds after the start. Returns the order in which they are read,
     /// if they take no time.
     fn order(queue: &mut FairQueue, processes: &[QueuedOrder], seconds: u64) -> Vec<u32> {
@@ -240,7 +253,7 @@ mod tests {
         seconds: u64,
     ) -> Vec<u32> {
         let now = *START + Duration::from_secs(seconds);
-        queue.begin(processes.to_vec(), is_limited, Duration::ZERO, now);
+        queue.begin(orders(processes, is_limited), now);
         std::iter::from_fn(|| queue.next(false))
             .map(|queued| queued.pid())
             .collect()
@@ -250,7 +263,7 @@ mod tests {
     fn read(processes: &[(&QueuedOrder, Duration)]) -> FairQueue {
         let mut queue = FairQueue::new(false);
         let all = processes.iter().map(|(queued, _)| (*queued).clone());
-        queue.begin(all.collect(), true, Duration::ZERO, *START);
+        queue.begin(orders(&Vec::from_iter(all), true), *START);
         for (queued, time) in processes {
             queue.note(queued, *time, false);
         }
@@ -324,7 +337,7 @@ mod tests {
     fn new_users_take_some_time_beyond_the_limit_and_light_ones_go_on() {
         let all = [1, 2, 3, 4].map(|uid| queued(uid, uid));
         let mut queue = read(&[(&all[0], LONG), (&all[1], SHORT)]);
-        queue.begin(all.to_vec(), true, Duration::ZERO, *START);
+        queue.begin(orders(&all, true), *START);
         queue.used_by_all = LONG;
         let next = |queue: &mut FairQueue| queue.next(false).map(|queued| queued.pid());
         assert_eq!([2, 3].map(|_| next(&mut queue)), [Some(2), Some(3)]);
@@ -338,7 +351,7 @@ mod tests {
         let all = [1, 2].map(|uid| queued(uid, uid));
         for (is_limited, expected) in [(true, None), (false, Some(2))] {
             let mut queue = FairQueue::new(false);
-            queue.begin(all.to_vec(), is_limited, Duration::ZERO, *START);
+            queue.begin(orders(&all, is_limited), *START);
             let first = queue.next(false).expect("two");
             // This one was set aside in an earlier request.
             queue.note(&first, LONG, true);
@@ -355,7 +368,7 @@ mod tests {
         let (some, few) = (Duration::from_millis(60), Duration::from_millis(20));
         for (most, expected) in [(some, false), (2 * some, true)] {
             let mut queue = read(&[(&all[0], most), (&all[1], some), (&all[2], few)]);
-            queue.begin(all.clone(), true, Duration::ZERO, *START);
+            queue.begin(orders(&all, true), *START);
             queue.used_by_all = MAX_TIME;
             let read: Vec<_> = std::iter::from_fn(|| queue.next(true)).collect();
             let uids: Vec<_> = read.iter().map(|queued| queued.uid).collect();
@@ -389,7 +402,7 @@ mod tests {
         });
         let sought: Vec<_> = sought.collect();
         for _ in 0..2 {
-            queue.begin(sought.clone(), true, Duration::ZERO, *START);
+            queue.begin(orders(&sought, true), *START);
             queue.used_by_all = MAX_TIME;
             let mut count = 0;
             while let Some(queued) = queue.next(false) {
@@ -399,7 +412,7 @@ mod tests {
             }
             assert_eq!(count, 2);
         }
-        queue.begin(sought, true, Duration::ZERO, *START);
+        queue.begin(orders(&sought, true), *START);
         assert!(queue.next(true).is_none(), "four workers wait");
     }
 
@@ -407,11 +420,11 @@ mod tests {
     fn light_users_only_are_read_while_many_workers_wait() {
         let all = [1, 2, 3].map(|uid| queued(uid, uid));
         let mut queue = read(&[(&all[0], LONG), (&all[1], SHORT)]);
-        queue.begin(all.to_vec(), true, Duration::ZERO, *START);
+        queue.begin(orders(&all, true), *START);
         let mut next = || queue.next(true).map(|queued| queued.pid());
         assert_eq!([next(), next()], [Some(2), None]);
         // A request that is made once reads all.
-        queue.begin(all.to_vec(), false, Duration::ZERO, *START);
+        queue.begin(orders(&all, false), *START);
         assert_eq!([(); 3].map(|()| queue.next(true).is_some()), [true; 3]);
     }
 

@@ -4,7 +4,7 @@
 
 use crate::base::file::list_names_at;
 use crate::observer::examination::Subject;
-use crate::observer::fair_queue::{FairQueue, QueuedOrder};
+use crate::observer::fair_queue::{FairQueue, Orders, QueuedOrder};
 use crate::observer::protocol::{End, Kind, Order, Request, SocketRequest};
 use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::process_scan::ScanRequest;
@@ -49,16 +49,10 @@ impl Job {
         }
     }
 
-    /// Begins a request for these, which were listed in a time. A limited one may take a part of the time only.
-    pub fn begin(
-        &mut self,
-        orders: Vec<QueuedOrder>,
-        is_limited: bool,
-        listing: Duration,
-        now: Instant,
-    ) {
-        self.queue.begin(orders, is_limited, listing, now);
-        (self.is_running, self.began, self.listing) = (true, now, listing);
+    /// Begins a request.
+    pub fn begin(&mut self, orders: Orders, now: Instant) {
+        (self.is_running, self.began, self.listing) = (true, now, orders.listing);
+        self.queue.begin(orders, now);
         self.end = End::default();
     }
 
@@ -74,14 +68,15 @@ impl Job {
 }
 
 /// Returns what is to be read for a request. `users` are those of [`all_processes`].
-pub fn list(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Vec<QueuedOrder>) {
+pub fn list(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Orders) {
+    let start = Instant::now();
     let queued = |uid, rank, order| QueuedOrder {
         uid,
         rank,
         order,
         is_sought: false,
     };
-    match request {
+    let (kind, queued) = match request {
         Request::Scan(request) => (Kind::Scan, all_processes(request, users)),
         Request::Sockets(requests) => {
             let of =
@@ -92,11 +87,17 @@ pub fn list(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Vec<Queu
             let of = |one: &Subject| queued(one.uid(), 0, Order::Examine(one.clone()));
             (Kind::Examination, subjects.iter().map(of).collect())
         }
-        Request::LookUp(question) => {
-            let order = Order::LookUp(question.clone());
+        Request::LookUp(uids) => {
+            let order = Order::LookUp(uids.clone());
             (Kind::Names, vec![queued(0, 0, order)])
         }
-    }
+    };
+    let orders = Orders {
+        queued,
+        is_limited: request.is_limited(),
+        listing: start.elapsed(),
+    };
+    (kind, orders)
 }
 
 /// Returns all processes of /proc that are to be read, and the directory with the logs of pods. `users` are the real

@@ -2,7 +2,6 @@
 
 //! Messages, as lines of JSON: between the daemon and the observer, and between the observer and a worker.
 
-use crate::accounts::lookup::{Answer as NameAnswer, Question};
 use crate::observer::examination::{Examination, Subject};
 use crate::observer::group::Group;
 use crate::observer::sockets::OpenFiles;
@@ -39,8 +38,8 @@ pub enum Request {
     Sockets(Vec<SocketRequest>),
     /// Examine these processes.
     Examine(Vec<Subject>),
-    /// Ask the name services for names of users.
-    LookUp(Question),
+    /// Ask the name services for the names of these users.
+    LookUp(Vec<u32>),
 }
 
 impl Request {
@@ -71,10 +70,8 @@ pub struct SocketRequest {
 /// Response of the observer. What is read of a process that answers late may follow the end of its request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum Response {
-    /// Names of pods, at the beginning of a process scan.
-    Pods(Pods),
-    /// A process scan has found a process with a requested file or with NIXL.
-    Scanned(ScannedProcess),
+    /// What a worker has found.
+    Found(Found),
     /// The sockets of a process were read.
     Sockets(SocketReading),
     /// A process whose sockets were to be read has ended.
@@ -88,10 +85,6 @@ pub enum Response {
         /// Version of NIXL, if it was requested and is known.
         version: Option<String>,
     },
-    /// What `--check` has asked for.
-    Examined(Examination),
-    /// Answers of the name services.
-    LookedUp(Question, NameAnswer),
     /// A reading has blocked for ten seconds.
     Stalled(Stalled),
     /// A worker has ended, or cannot be started.
@@ -150,8 +143,8 @@ pub enum Order {
     Sockets(SocketRequest),
     /// What `--check` asks for.
     Examine(Subject),
-    /// A question to the name services.
-    LookUp(Question),
+    /// Names of these users, from the name services.
+    LookUp(Vec<u32>),
 }
 
 impl Order {
@@ -181,20 +174,27 @@ impl Order {
 pub enum Answer {
     /// The answer is not complete: this ancestor of the process is read next.
     Ancestor(ProcessId),
-    /// Names of pods.
-    Pods(Pods),
-    /// Process, for a process scan.
-    Scanned(ScannedProcess),
+    /// Something for the daemon.
+    Found(Found),
     /// Process with nothing that a process scan looks for. True if all of it was read.
     Nothing(bool),
     /// Open files of a process, or why they cannot be read, and its version of NIXL.
     Sockets(Result<OpenFiles, String>, Option<String>),
-    /// What `--check` has asked for.
-    Examined(Examination),
-    /// Answers of the name services.
-    LookedUp(NameAnswer),
     /// Nothing was read.
     Unread(Unread),
+}
+
+/// What a worker has found, and the observer passes on.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub enum Found {
+    /// Names of pods, at the beginning of a process scan.
+    Pods(Pods),
+    /// A process with a requested file or with NIXL, for a process scan.
+    Scanned(ScannedProcess),
+    /// What `--check` has asked for.
+    Examined(Examination),
+    /// Users, and lines of passwd(5) for those that have a name. `None`: the name services have not answered.
+    LookedUp(Vec<u32>, Option<String>),
 }
 
 /// Why a process was not read.

@@ -86,9 +86,7 @@ impl Supervisor {
 
     /// Begins to serve a request.
     pub fn begin(&mut self, request: Request, now: Instant) {
-        let listing = Instant::now();
         let (kind, orders) = job::list(&request, &mut self.users);
-        let (listing, is_limited) = (listing.elapsed(), request.is_limited());
         match request {
             Request::Scan(request) => self.sought = (request, self.sought.1 + 1),
             Request::Sockets(requests) => {
@@ -97,9 +95,10 @@ impl Supervisor {
             }
             Request::Examine(_) | Request::LookUp(..) => {}
         }
-        let is_init_there = orders.iter().any(|queued| queued.pid() == INIT_PID);
+        let mut queued = orders.queued.iter();
+        let is_init_there = queued.any(|queued| queued.pid() == INIT_PID);
         let job = self.job(kind);
-        job.begin(orders, is_limited, listing, now);
+        job.begin(orders, now);
         // With hidepid (proc(5)) the init process is hidden as well.
         job.end.is_complete = kind != Kind::Scan || (is_init_there && sees_host());
     }
@@ -291,14 +290,10 @@ impl Supervisor {
     /// Passes an answer on.
     fn respond(&mut self, queued: &QueuedOrder, answer: Answer) {
         let response = match (answer, &queued.order) {
-            (Answer::Pods(pods), _) => Response::Pods(pods),
+            (Answer::Found(found), _) => Response::Found(found),
             (Answer::Nothing(is_complete), _) => {
                 self.job(Kind::Scan).end.is_complete &= is_complete;
                 return;
-            }
-            (Answer::Scanned(process), _) => {
-                self.job(Kind::Scan).end.is_complete &= process.is_complete;
-                Response::Scanned(process)
             }
             (Answer::Sockets(Err(why), version), Order::Sockets(request)) => Response::Failed {
                 id: request.id,
@@ -310,10 +305,6 @@ impl Supervisor {
                     .connections
                     .add(request.id, request.was_counted, &files);
                 Response::Sockets(SocketReading { version, ..added })
-            }
-            (Answer::Examined(examination), _) => Response::Examined(examination),
-            (Answer::LookedUp(answer), Order::LookUp(question)) => {
-                Response::LookedUp(question.clone(), answer)
             }
             (Answer::Unread(why), Order::Scan(pid)) => {
                 // A process that may not be read may have anything mapped. The host's init process is not an agent, and

@@ -12,7 +12,7 @@ use crate::base::file::list_names_at;
 use crate::observer::examination;
 use crate::observer::group::Group;
 use crate::observer::link::write_message;
-use crate::observer::protocol::{Answer, Order, SocketRequest, Task, Unread};
+use crate::observer::protocol::{Answer, Found, Order, SocketRequest, Task, Unread};
 use crate::observer::supervisor::SOFT_TIMEOUT;
 use crate::observer::{sockets, version};
 use crate::procfs::facts::pods::Pods;
@@ -88,17 +88,17 @@ fn read(
 ) -> Answer {
     let answer =
         match order {
-            Order::Pods(logs) => Ok(Answer::Pods(Pods::read(logs))),
+            Order::Pods(logs) => Ok(Answer::Found(Found::Pods(Pods::read(logs)))),
             Order::Scan(pid) => ScannedProcess::read(*pid, sought, may_read).map(|process| {
                 match process.has_something() {
-                    true => Answer::Scanned(process),
+                    true => Answer::Found(Found::Scanned(process)),
                     false => Answer::Nothing(process.is_complete),
                 }
             }),
             Order::Sockets(request) => read_sockets(request, may_read),
-            Order::LookUp(question) => {
-                let answer = lookup::look_up(question, NAME_TIME);
-                Ok(Answer::LookedUp(answer))
+            Order::LookUp(uids) => {
+                let lines = lookup::look_up(uids, NAME_TIME);
+                Ok(Answer::Found(Found::LookedUp(uids.clone(), lines)))
             }
             Order::Examine(subject) => examination::read(subject, may_read),
         };
