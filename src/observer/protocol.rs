@@ -96,7 +96,7 @@ pub enum Response {
 /// What a served request leaves out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// Of a process scan: true if all processes were read. Then no process writes to a file without a mapping.
+    /// Of a process scan: true if all processes were read.
     pub is_complete: bool,
     /// True if processes were left out for now: those of their users had taken too much time, or are being waited for.
     pub is_cut: bool,

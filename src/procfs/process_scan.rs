@@ -96,7 +96,8 @@ pub struct ProcessScan {
     pub pods: Pods,
     /// Processes with a NIXL backend loaded, except pmdanixl.
     pub nixl_processes: Vec<NixlProcess>,
-    /// True if no process was hidden. Then no process writes to a file without a mapping.
+    /// True if all processes were read, and all files that they have mapped are known here. A process can write to a
+    /// file without mapping it (write(2)), as no agent does.
     pub is_complete: bool,
     /// True if processes were left out that another scan will read.
     pub is_cut: bool,
