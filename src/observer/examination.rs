@@ -11,7 +11,7 @@ use crate::procfs::facts::command::{CommandLine, MAX_CMDLINE};
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
 use crate::procfs::process::{ProcessId, own_namespace};
-use crate::procfs::process_dir::ProcessDir;
+use crate::procfs::process_dir::{ProcessDir, ReadError};
 use crate::procfs::process_scan::NixlProcess;
 use crate::procfs::process_scan::scanned::MAX_COMMAND;
 use nix::errno::Errno;
@@ -124,8 +124,11 @@ pub struct DaemonStart {
 /// Examines something. Can block. `may_read` is called before a process is read, and says whether it may be.
 ///
 /// # Errors
-/// The process has ended, or may not be read (`TimedOut`: `may_read` says so).
-pub fn read(subject: &Subject, may_read: &mut dyn FnMut(ProcessId) -> bool) -> io::Result<Answer> {
+/// The process has ended, or may not be read.
+pub fn read(
+    subject: &Subject,
+    may_read: &mut dyn FnMut(ProcessId) -> bool,
+) -> Result<Answer, ReadError> {
     let examination = match subject {
         Subject::Nixl { process, may_copy } => NixlReading::read(process, *may_copy, may_read)
             .map(|read| Examination::Nixl(read.into())),
@@ -140,8 +143,8 @@ impl NixlReading {
         found: &NixlProcess,
         may_copy: bool,
         may_read: &mut dyn FnMut(ProcessId) -> bool,
-    ) -> io::Result<Self> {
-        let directory = open(found.id, may_read)?;
+    ) -> Result<Self, ReadError> {
+        let directory = ProcessDir::of(found.id)?.allowed_by(may_read)?;
         let line = directory.read("cmdline", MAX_CMDLINE)?;
         let command = match CommandLine::parse(&line).and_then(|line| line.shown()) {
             Some(command) => command,
@@ -184,8 +187,11 @@ impl NixlReading {
 }
 
 impl DaemonReading {
-    fn read(id: ProcessId, may_read: &mut dyn FnMut(ProcessId) -> bool) -> io::Result<Self> {
-        let process = open(id, may_read)?;
+    fn read(
+        id: ProcessId,
+        may_read: &mut dyn FnMut(ProcessId) -> bool,
+    ) -> Result<Self, ReadError> {
+        let process = ProcessDir::of(id)?.allowed_by(may_read)?;
         Ok(Self {
             start: DaemonStart::read(&process).map_err(|err| err.to_string()),
             open_files: open_files(&process),
@@ -212,14 +218,6 @@ impl DaemonStart {
             directory,
             variables: variables.map(|value| value.map(str::to_owned)),
         })
-    }
-}
-
-fn open(id: ProcessId, may_read: &mut dyn FnMut(ProcessId) -> bool) -> io::Result<ProcessDir> {
-    let process = ProcessDir::of(id)?;
-    match may_read(id) {
-        true => Ok(process),
-        false => Err(ErrorKind::TimedOut.into()),
     }
 }
 

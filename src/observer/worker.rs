@@ -17,7 +17,7 @@ use crate::observer::supervisor::SOFT_TIMEOUT;
 use crate::observer::{sockets, version};
 use crate::procfs::facts::pods::Pods;
 use crate::procfs::process::{ProcessId, has_ended};
-use crate::procfs::process_dir::ProcessDir;
+use crate::procfs::process_dir::{ProcessDir, ReadError};
 use crate::procfs::process_scan::ScanRequest;
 use crate::procfs::process_scan::scanned::ScannedProcess;
 use nix::unistd::close;
@@ -103,11 +103,13 @@ fn read(
             Order::Examine(subject) => examination::read(subject, may_read),
         };
     answer.unwrap_or_else(|err| {
-        Answer::Unread(match err.kind() {
-            _ if has_ended(&err) => Unread::Ended,
-            ErrorKind::PermissionDenied => Unread::Denied(err.to_string()),
-            ErrorKind::TimedOut => Unread::Skipped,
-            _ => Unread::Failed(err.to_string()),
+        Answer::Unread(match err {
+            ReadError::Skipped => Unread::Skipped,
+            ReadError::Io(err) if has_ended(&err) => Unread::Ended,
+            ReadError::Io(err) if err.kind() == ErrorKind::PermissionDenied => {
+                Unread::Denied(err.to_string())
+            }
+            ReadError::Io(err) => Unread::Failed(err.to_string()),
         })
     })
 }
@@ -115,13 +117,10 @@ fn read(
 fn read_sockets(
     request: &SocketRequest,
     may_read: &mut dyn FnMut(ProcessId) -> bool,
-) -> io::Result<Answer> {
-    let directory = ProcessDir::of(request.id)?;
-    if !may_read(request.id) {
-        return Err(ErrorKind::TimedOut.into());
-    }
+) -> Result<Answer, ReadError> {
+    let directory = ProcessDir::of(request.id)?.allowed_by(may_read)?;
     let files = match sockets::read(&directory, usize::MAX) {
-        Err(err) if has_ended(&err) => return Err(err),
+        Err(err) if has_ended(&err) => return Err(err.into()),
         files => files.map_err(|err| err.to_string()),
     };
     let library = request.library.as_deref();

@@ -18,6 +18,17 @@ use std::path::PathBuf;
 /// groups.
 const MAX_TEXT: u64 = 1 << 16;
 
+/// Why a process was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Its group is skipped.
+    #[error("its group is skipped")]
+    Skipped,
+    /// It has ended, or /proc does not allow it.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// Process with an open directory in /proc. After its end, nothing of this directory can be read, also if a later
 /// process has its id.
 #[derive(Debug)]
@@ -51,6 +62,20 @@ impl ProcessDir {
         match process.id == id {
             true => Ok(process),
             false => Err(Errno::ESRCH.into()),
+        }
+    }
+
+    /// Returns the process if `may_read` says that it may be read.
+    ///
+    /// # Errors
+    /// It says no ([`ReadError::Skipped`]).
+    pub fn allowed_by(
+        self,
+        may_read: &mut dyn FnMut(ProcessId) -> bool,
+    ) -> Result<Self, ReadError> {
+        match may_read(self.id) {
+            true => Ok(self),
+            false => Err(ReadError::Skipped),
         }
     }
 

@@ -4,12 +4,12 @@
 
 use crate::procfs::facts::Facts;
 use crate::procfs::process::{ProcessId, has_ended};
-use crate::procfs::process_dir::ProcessDir;
+use crate::procfs::process_dir::{ProcessDir, ReadError};
 use crate::procfs::process_scan::library::Libraries;
 use crate::procfs::process_scan::{MappingProcess, ScanRequest};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 // Limits, since any user can create any number of mappings, of files with names of any length.
 
@@ -57,17 +57,14 @@ impl ScannedProcess {
     /// it may be.
     ///
     /// # Errors
-    /// The process has ended, or may not be read (`TimedOut`: `may_read` says so).
+    /// The process has ended, or may not be read.
     pub fn read(
         pid: u32,
         request: &ScanRequest,
         may_read: &mut dyn FnMut(ProcessId) -> bool,
-    ) -> io::Result<Self> {
-        let directory = ProcessDir::open(pid)?;
+    ) -> Result<Self, ReadError> {
+        let directory = ProcessDir::open(pid)?.allowed_by(may_read)?;
         let id = directory.id();
-        if !may_read(id) {
-            return Err(ErrorKind::TimedOut.into());
-        }
         // Empty if the first thread of the process has ended, although others may run. It must not make the scan
         // incomplete: any user can start such a process.
         let mut maps = BufReader::new(directory.file("maps")?);
