@@ -49,19 +49,19 @@ const WARNING: &str = "warning: ";
 
 /// Whether a line needs action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Level {
+enum Severity {
     #[default]
     Info,
     Warning,
     Problem,
 }
 
-impl Level {
+impl Severity {
     fn prefix(self) -> &'static str {
         match self {
-            Level::Info => "",
-            Level::Warning => WARNING,
-            Level::Problem => PROBLEM,
+            Severity::Info => "",
+            Severity::Warning => WARNING,
+            Severity::Problem => PROBLEM,
         }
     }
 }
@@ -69,7 +69,7 @@ impl Level {
 /// Line below a directory: about a file, or why the directory cannot be scanned.
 #[derive(Debug, Default)]
 struct Line {
-    level: Level,
+    severity: Severity,
     text: String,
 }
 
@@ -244,13 +244,13 @@ fn scan(
         let line = |found| check_file(found, &mut scanner, summary);
         let mut of_directory: Vec<Line> = files.into_iter().map(line).collect();
         of_directory.extend(error.map(|errno| Line {
-            level: Level::Problem,
+            severity: Severity::Problem,
             text: format!("cannot be scanned: {}", directory::open_error(errno)),
         }));
         writeln!(out, "directory {}", text::printable(&directory.path))?;
-        for Line { level, text } in of_directory {
-            summary.problems += usize::from(level == Level::Problem);
-            writeln!(out, "  {}{text}", level.prefix())?;
+        for Line { severity, text } in of_directory {
+            summary.problems += usize::from(severity == Severity::Problem);
+            writeln!(out, "  {}{text}", severity.prefix())?;
         }
         directories.push(directory);
     }
@@ -313,7 +313,7 @@ fn check_file(mut found: Found, scanner: &mut Scanner, summary: &mut Summary) ->
             if rejection.may_be_telemetry() {
                 match is_starting(&found.facts, &rejection) {
                     true => line.text += "; while its agent starts, look again in 10 s",
-                    false => line.level = Level::Problem,
+                    false => line.severity = Severity::Problem,
                 }
             }
         }

@@ -10,7 +10,7 @@
 use crate::base::per_user;
 use crate::discovery::name;
 use crate::log;
-use crate::observer::protocol::{Kind, Response, SocketReading, SocketRequest, Traffic};
+use crate::observer::protocol::{RequestKind, Response, SocketReading, SocketRequest, Traffic};
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::NixlProcess;
 use ids::ClockIds;
@@ -267,12 +267,12 @@ impl Transports {
                 }
                 None
             }
-            Response::Stalled(stalled) if stalled.kind == Kind::Sockets => {
+            Response::Stalled(stalled) if stalled.kind == RequestKind::Sockets => {
                 let (id, _) = stalled.process?;
                 self.processes.get_mut(&id)?.is_version_read = true;
                 None
             }
-            Response::Done(Kind::Sockets, _) => {
+            Response::Done(RequestKind::Sockets, _) => {
                 self.is_scanning = false;
                 None
             }

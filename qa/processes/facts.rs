@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use pmdanixl::base::file::FileFacts;
 use pmdanixl::observer::client::Observer;
 use pmdanixl::observer::group::Group;
-use pmdanixl::observer::protocol::{Found, Kind, Request, Response};
+use pmdanixl::observer::protocol::{Found, Request, RequestKind, Response};
 use pmdanixl::procfs::facts::Facts;
 use pmdanixl::procfs::liveness::Liveness;
 use pmdanixl::procfs::process::ProcessId;
@@ -59,7 +59,7 @@ fn scan(files: &[FileFacts], inodes: &[u64]) -> ProcessScan {
         for response in observer.receive(Duration::from_secs(1)) {
             match response {
                 Response::Found(Found::Scanned(process)) => scan.add(process),
-                Response::Done(Kind::Scan, done) => end = Some(done),
+                Response::Done(RequestKind::Scan, done) => end = Some(done),
                 _ => {}
             }
         }

@@ -2,7 +2,7 @@
 
 //! `--check`: the line of a ring or a store.
 
-use super::{Level, Line, Summary};
+use super::{Line, Severity, Summary};
 use crate::base::file::FileFacts;
 use crate::base::text;
 use crate::discovery::scan::Opened;
@@ -122,8 +122,8 @@ fn describe_ring(
         *text += ", drained by the process that has it locked";
     }
     if pending + 1 == capacity {
-        let (level, why) = fullness(is_drained || is_locked, !readers.is_empty());
-        line.level = level;
+        let (severity, why) = fullness(is_drained || is_locked, !readers.is_empty());
+        line.severity = severity;
         text.push_str(why);
     }
     // A ring that is not drained here may have another consumer.
@@ -131,7 +131,7 @@ fn describe_ring(
         let agents = writers.iter().copied();
         let agents = agents.filter(|process| process.is_agent() && process.id.is_running());
         if let Some(sharers) = Sharers::of(&Vec::from_iter(agents)) {
-            line.level = Level::Problem;
+            line.severity = Severity::Problem;
             *text += &format!("; {sharers}");
         }
     }
@@ -139,7 +139,7 @@ fn describe_ring(
         Access::ReadOnly => *text += ", not drained or counted, since observe is on",
         // The process with the lock is a daemon. It may have rights that this check does not have.
         Access::Denied(errno) if !is_locked => {
-            line.level = Level::Problem;
+            line.severity = Severity::Problem;
             *text += &format!(
                 ", may not be written to ({errno}), so it is not drained or counted; run as root or as the user of its agent"
             );
@@ -150,18 +150,18 @@ fn describe_ring(
 }
 
 /// Returns what a full ring means, by whether a process drains it and whether pmdanixl has it open.
-fn fullness(is_drained: bool, is_read: bool) -> (Level, &'static str) {
+fn fullness(is_drained: bool, is_read: bool) -> (Severity, &'static str) {
     match (is_drained, is_read) {
         (true, _) => (
-            Level::Problem,
+            Severity::Problem,
             ", full: NIXL drops events; raise NIXL_TELEMETRY_BUFFER_SIZE",
         ),
         (_, true) => (
-            Level::Problem,
+            Severity::Problem,
             ", full: NIXL drops events; remove observe, or start what is to drain it",
         ),
         _ => (
-            Level::Warning,
+            Severity::Warning,
             ", full: its agent has filled it, and NIXL drops events until pmdanixl drains it",
         ),
     }

@@ -6,7 +6,7 @@ use crate::accounts::names::UserNames;
 use crate::config::Config;
 use crate::observer::client::Observer;
 use crate::observer::examination::{DaemonReading, Examination, NixlReading, Subject};
-use crate::observer::protocol::{Found, Kind, Request, Response};
+use crate::observer::protocol::{Found, Request, RequestKind, Response};
 use crate::procfs::process::sees_host;
 use crate::procfs::process_scan::{MappingProcess, ProcessScan, ScanRequest};
 use caps::{CapSet, Capability};
@@ -45,7 +45,12 @@ impl Seen {
         let request = ScanRequest::default();
         seen.process_scan = ProcessScan::of(HashMap::new(), request.clone());
         let end_of_scan = end - EXAMINATION_TIME;
-        seen.ask(observer, &Request::Scan(request), Kind::Scan, end_of_scan);
+        seen.ask(
+            observer,
+            &Request::Scan(request),
+            RequestKind::Scan,
+            end_of_scan,
+        );
         let mut subjects = Vec::new();
         for process in &seen.process_scan.nixl_processes {
             subjects.push(Subject::Nixl {
@@ -66,7 +71,7 @@ impl Seen {
         seen.ask(
             observer,
             &Request::Examine(subjects),
-            Kind::Examination,
+            RequestKind::Examination,
             end,
         );
         seen.nixl.sort_by_key(|process| process.found.id.pid);
@@ -75,7 +80,7 @@ impl Seen {
         let users: BTreeSet<u32> = users.collect();
         seen.names.want(users, Instant::now());
         while let Some(uids) = seen.names.question(Instant::now()) {
-            seen.ask(observer, &Request::LookUp(uids), Kind::Names, end);
+            seen.ask(observer, &Request::LookUp(uids), RequestKind::Names, end);
             seen.names.end_question(Instant::now());
         }
         seen.why_incomplete = (!seen.process_scan.is_complete).then(why_incomplete);
@@ -83,7 +88,7 @@ impl Seen {
     }
 
     /// Has a request served, and takes over what is found until its end or the deadline.
-    fn ask(&mut self, observer: &mut Observer, request: &Request, kind: Kind, end: Instant) {
+    fn ask(&mut self, observer: &mut Observer, request: &Request, kind: RequestKind, end: Instant) {
         observer.send(request);
         let mut is_served = false;
         while observer.is_running() && !is_served {
@@ -96,7 +101,7 @@ impl Seen {
                 self.add(response);
             }
         }
-        if !is_served && kind == Kind::Scan {
+        if !is_served && kind == RequestKind::Scan {
             self.process_scan.is_complete = false;
         }
     }
@@ -113,7 +118,7 @@ impl Seen {
             Response::Found(Found::LookedUp(uids, lines)) => {
                 self.names.add(&uids, lines.as_deref(), Instant::now());
             }
-            Response::Done(Kind::Scan | Kind::Examination, end) => {
+            Response::Done(RequestKind::Scan | RequestKind::Examination, end) => {
                 self.stalled.extend(end.stalled);
                 self.process_scan.is_complete &= end.is_complete;
             }

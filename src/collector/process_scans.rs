@@ -8,7 +8,7 @@ use crate::agents::{Agent, AgentKey};
 use crate::base::clock::Now;
 use crate::base::file::FileFacts;
 use crate::log;
-use crate::observer::protocol::{End, Found, Kind, Request, Response};
+use crate::observer::protocol::{End, Found, Request, RequestKind, Response};
 use crate::procfs::process::{ProcessId, Usage};
 use crate::procfs::process_scan::scanned::ScannedProcess;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
@@ -200,8 +200,8 @@ impl Collector {
             }
             match response {
                 Response::Found(found) => self.process_scans.add(found, now),
-                Response::Done(Kind::Scan, end) => self.process_scans.end(&end, now),
-                Response::Done(Kind::Names, _) => {
+                Response::Done(RequestKind::Scan, end) => self.process_scans.end(&end, now),
+                Response::Done(RequestKind::Names, _) => {
                     self.process_scans.user_names.end_question(now);
                     self.ask_for_names(now);
                 }

@@ -94,7 +94,7 @@ mod tests {
     use crate::config::Config;
     use crate::observer::client::Observer;
     use crate::observer::group::Group;
-    use crate::observer::protocol::{End, Found, Kind, Response, Stalled};
+    use crate::observer::protocol::{End, Found, RequestKind, Response, Stalled};
     use crate::procfs::process_scan::library::Libraries;
     use crate::procfs::process_scan::scanned::ScannedProcess;
     use std::path::Path;
@@ -135,15 +135,18 @@ done
         let done = |kind| Response::Done(kind, End::default());
         write(
             &path("scan"),
-            &[Response::Found(Found::Scanned(process)), done(Kind::Scan)],
+            &[
+                Response::Found(Found::Scanned(process)),
+                done(RequestKind::Scan),
+            ],
         );
         let stalled = Response::Stalled(Stalled {
-            kind: Kind::Sockets,
+            kind: RequestKind::Sockets,
             process: Some((id, Group::User(4242))),
             uid: 4242,
             blocked: 1,
         });
-        write(&path("sockets"), &[stalled, done(Kind::Sockets)]);
+        write(&path("sockets"), &[stalled, done(RequestKind::Sockets)]);
         // By another process: a file that this one writes cannot be executed while a thread forks.
         let written = Command::new("/bin/sh")
             .args(["-c", "printf %s \"$1\" >\"$0\"; chmod 700 \"$0\""])

@@ -11,9 +11,9 @@ use tracing::Level;
 /// fewer, each user has a line in a minute.
 const MAX_ENTRIES: usize = 1024;
 
-/// What a line is about.
+/// What the lines of a limit are about.
 #[derive(Debug, PartialEq, Eq, Hash)]
-enum Subject {
+enum Scope {
     /// The daemon itself.
     Daemon,
     /// Files, of any user.
@@ -22,7 +22,7 @@ enum Subject {
     User(String),
 }
 
-impl Subject {
+impl Scope {
     /// Returns what may be logged in a run, with the lines of one minute. Notices may have it, and warnings with errors
     /// again.
     fn limits(&self) -> Left {
@@ -59,12 +59,12 @@ impl Left {
     }
 }
 
-/// What may still be logged, by subject and level. [`Level::WARN`] stands for errors too.
+/// What may still be logged, by scope and level. [`Level::WARN`] stands for errors too.
 #[derive(Debug, Default)]
 pub struct Budget {
     /// The present minute, counted from 1970.
     minute: i64,
-    left: HashMap<(Subject, Level), Left>,
+    left: HashMap<(Scope, Level), Left>,
 }
 
 impl Budget {
@@ -82,20 +82,20 @@ impl Budget {
             self.minute = minute;
             if self.left.len() > MAX_ENTRIES {
                 self.left
-                    .retain(|(subject, _), _| !matches!(subject, Subject::User(_)));
+                    .retain(|(scope, _), _| !matches!(scope, Scope::User(_)));
             }
-            for ((subject, _), left) in &mut self.left {
-                left.lines = subject.limits().lines;
+            for ((scope, _), left) in &mut self.left {
+                left.lines = scope.limits().lines;
             }
         }
-        let subjects = match user {
-            Some(user) => vec![Subject::Files, Subject::User(user)],
-            None => vec![Subject::Daemon],
+        let scopes = match user {
+            Some(user) => vec![Scope::Files, Scope::User(user)],
+            None => vec![Scope::Daemon],
         };
-        let keys = subjects.into_iter();
-        let keys = Vec::from_iter(keys.map(|subject| (subject, level.max(Level::WARN))));
+        let keys = scopes.into_iter();
+        let keys = Vec::from_iter(keys.map(|scope| (scope, level.max(Level::WARN))));
         // The first line of a user in a minute is written even if others have used up the lines of all.
-        let is_first = |key: &(Subject, Level)| {
+        let is_first = |key: &(Scope, Level)| {
             let limit = key.0.limits().lines;
             self.left.get(key).is_none_or(|left| left.lines == limit)
         };
@@ -151,9 +151,9 @@ mod tests {
     fn last_line_of_a_minute_has_a_note() {
         let mut budget = Budget::default();
         for minute in [7, 8] {
-            let subject = (None, Level::WARN);
-            expect(logged(&mut budget, subject, minute, (1000, 9)), 240, MINUTE);
-            expect(logged(&mut budget, subject, minute, (1000, 9)), 0, "");
+            let scope = (None, Level::WARN);
+            expect(logged(&mut budget, scope, minute, (1000, 9)), 240, MINUTE);
+            expect(logged(&mut budget, scope, minute, (1000, 9)), 0, "");
         }
     }
 

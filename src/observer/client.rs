@@ -4,7 +4,7 @@
 
 use crate::log;
 use crate::observer::link::Link;
-use crate::observer::protocol::{Kind, Request, Response, Stalled};
+use crate::observer::protocol::{Request, RequestKind, Response, Stalled};
 use crate::observer::workers::MAX_BLOCKED;
 use crate::rights::privilege;
 use caps::Capability;
@@ -109,7 +109,7 @@ fn log_stalled(stalled: &Stalled) {
     let _about = log::about(Some(stalled.uid));
     let blocked = stalled.blocked;
     let what = match stalled.kind {
-        Kind::Sockets => "sockets",
+        RequestKind::Sockets => "sockets",
         _ => "memory",
     };
     match &stalled.process {
@@ -117,7 +117,7 @@ fn log_stalled(stalled: &Stalled) {
             "process {}: reading its {what} blocks, so it was given up after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped: they have no new labels, and no new values in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({blocked} readings wait; with {MAX_BLOCKED}, no other one begins)",
             process.pid
         ),
-        None if stalled.kind == Kind::Names => {}
+        None if stalled.kind == RequestKind::Names => {}
         None => tracing::warn!(
             "pod_logs: reading this directory blocks, so it was given up after 10 s; repair its file system ({blocked} readings wait; with {MAX_BLOCKED}, no other one begins)"
         ),

@@ -4,7 +4,7 @@
 
 use crate::base::file::{FileFacts, FileId};
 use crate::base::text;
-use crate::observer::protocol::{Answer, Found};
+use crate::observer::protocol::{Found, Reply};
 use crate::observer::{sockets, version};
 use crate::procfs::ancestors;
 use crate::procfs::facts::command::{CommandLine, MAX_CMDLINE};
@@ -128,14 +128,14 @@ pub struct DaemonStart {
 pub fn read(
     subject: &Subject,
     may_read: &mut dyn FnMut(ProcessId) -> bool,
-) -> Result<Answer, ReadError> {
+) -> Result<Reply, ReadError> {
     let examination = match subject {
         Subject::Nixl { process, may_copy } => NixlReading::read(process, *may_copy, may_read)
             .map(|read| Examination::Nixl(read.into())),
         Subject::Daemon(process, _) => DaemonReading::read(*process, may_read)
             .map(|read| Examination::Daemon(process.pid, read)),
     };
-    examination.map(|found| Answer::Found(Found::Examined(found)))
+    examination.map(|found| Reply::Found(Found::Examined(found)))
 }
 
 impl NixlReading {
@@ -187,10 +187,7 @@ impl NixlReading {
 }
 
 impl DaemonReading {
-    fn read(
-        id: ProcessId,
-        may_read: &mut dyn FnMut(ProcessId) -> bool,
-    ) -> Result<Self, ReadError> {
+    fn read(id: ProcessId, may_read: &mut dyn FnMut(ProcessId) -> bool) -> Result<Self, ReadError> {
         let process = ProcessDir::of(id)?.allowed_by(may_read)?;
         Ok(Self {
             start: DaemonStart::read(&process).map_err(|err| err.to_string()),

@@ -5,7 +5,7 @@
 use crate::base::file::list_names_at;
 use crate::observer::examination::Subject;
 use crate::observer::fair_queue::{FairQueue, Orders, QueuedOrder};
-use crate::observer::protocol::{End, Kind, Order, Request, SocketRequest};
+use crate::observer::protocol::{End, Order, Request, RequestKind, SocketRequest};
 use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::process_scan::ScanRequest;
 use std::collections::{HashMap, HashSet};
@@ -39,9 +39,9 @@ pub struct Job {
 
 impl Job {
     /// Returns no request.
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: RequestKind) -> Self {
         Self {
-            queue: FairQueue::new(kind == Kind::Scan),
+            queue: FairQueue::new(kind == RequestKind::Scan),
             is_running: false,
             began: Instant::now(),
             listing: Duration::ZERO,
@@ -68,7 +68,7 @@ impl Job {
 }
 
 /// Returns what is to be read for a request. `users` are those of [`all_processes`].
-pub fn list(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Orders) {
+pub fn list(request: &Request, users: &mut HashMap<u32, u32>) -> (RequestKind, Orders) {
     let start = Instant::now();
     let queued = |uid, rank, order| QueuedOrder {
         uid,
@@ -77,19 +77,19 @@ pub fn list(request: &Request, users: &mut HashMap<u32, u32>) -> (Kind, Orders) 
         is_sought: false,
     };
     let (kind, queued) = match request {
-        Request::Scan(request) => (Kind::Scan, all_processes(request, users)),
+        Request::Scan(request) => (RequestKind::Scan, all_processes(request, users)),
         Request::Sockets(requests) => {
             let of =
                 |one: &SocketRequest| queued(one.uid, one.id.start, Order::Sockets(one.clone()));
-            (Kind::Sockets, requests.iter().map(of).collect())
+            (RequestKind::Sockets, requests.iter().map(of).collect())
         }
         Request::Examine(subjects) => {
             let of = |one: &Subject| queued(one.uid(), 0, Order::Examine(one.clone()));
-            (Kind::Examination, subjects.iter().map(of).collect())
+            (RequestKind::Examination, subjects.iter().map(of).collect())
         }
         Request::LookUp(uids) => {
             let order = Order::LookUp(uids.clone());
-            (Kind::Names, vec![queued(0, 0, order)])
+            (RequestKind::Names, vec![queued(0, 0, order)])
         }
     };
     let orders = Orders {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Kinds of requests. The observer serves one request of each kind at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Kind {
+pub enum RequestKind {
     /// Process scan.
     Scan,
     /// Socket scan.
@@ -90,7 +90,7 @@ pub enum Response {
     /// A worker has ended, or cannot be started.
     WorkerFailed(String),
     /// A request was served, as far as possible.
-    Done(Kind, End),
+    Done(RequestKind, End),
 }
 
 /// What a served request leaves out.
@@ -114,7 +114,7 @@ pub struct End {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stalled {
     /// What was read.
-    pub kind: Kind,
+    pub kind: RequestKind,
     /// The process. `None`: the directory with the logs of pods, or the name services.
     pub process: Option<(ProcessId, Group)>,
     /// User whose process was to be read.
@@ -169,10 +169,10 @@ impl Order {
     }
 }
 
-/// Answer of a worker to an order.
+/// Reply of a worker to an order.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Answer {
-    /// The answer is not complete: this ancestor of the process is read next.
+pub enum Reply {
+    /// The reply is not complete: this ancestor of the process is read next.
     Ancestor(ProcessId),
     /// Something for the daemon.
     Found(Found),

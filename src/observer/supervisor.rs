@@ -12,7 +12,7 @@ use crate::observer::job::{self, Job};
 use crate::observer::known_connections::KnownConnections;
 use crate::observer::link::{Link, wait_for};
 use crate::observer::protocol::{
-    Answer, Kind, Order, Request, Response, SocketReading, Stalled, Task, Unread,
+    Order, Reply, Request, RequestKind, Response, SocketReading, Stalled, Task, Unread,
 };
 use crate::observer::workers::{MAX_BLOCKED, Worker, Workers};
 use crate::procfs::process::{INIT_PID, ProcessId, Usage, sees_host};
@@ -35,12 +35,17 @@ const REAP_PERIOD: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(3600);
 
 /// All kinds of requests, in the order of their numbers.
-const KINDS: [Kind; 4] = [Kind::Scan, Kind::Sockets, Kind::Examination, Kind::Names];
+const KINDS: [RequestKind; 4] = [
+    RequestKind::Scan,
+    RequestKind::Sockets,
+    RequestKind::Examination,
+    RequestKind::Names,
+];
 
 /// A worker that reads something.
 #[derive(Debug)]
 struct Reading {
-    kind: Kind,
+    kind: RequestKind,
     worker: Worker,
     queued: QueuedOrder,
     began: Instant,
@@ -80,7 +85,7 @@ impl Supervisor {
         }
     }
 
-    fn job(&mut self, kind: Kind) -> &mut Job {
+    fn job(&mut self, kind: RequestKind) -> &mut Job {
         &mut self.jobs[kind as usize]
     }
 
@@ -100,7 +105,7 @@ impl Supervisor {
         let job = self.job(kind);
         job.begin(orders, now);
         // With hidepid (proc(5)) the init process is hidden as well.
-        job.end.is_complete = kind != Kind::Scan || (is_init_there && sees_host());
+        job.end.is_complete = kind != RequestKind::Scan || (is_init_there && sees_host());
     }
 
     /// Goes on with all that is to be read. Waits for nothing but the end of a worker that has failed, 0.1 s. Returns
@@ -128,14 +133,14 @@ impl Supervisor {
     fn poll_reading(&mut self, mut reading: Reading, now: Instant) {
         let time = now.saturating_duration_since(reading.began);
         match reading.worker.link.receive() {
-            Ok(Some(Answer::Ancestor(process))) => {
+            Ok(Some(Reply::Ancestor(process))) => {
                 reading.ancestor = Some(process);
                 self.poll_reading(reading, now);
             }
-            Ok(Some(answer)) => {
+            Ok(Some(reply)) => {
                 self.note_time(&reading, now);
                 self.workers.put_back(reading.worker, now);
-                self.respond(&reading.queued, answer);
+                self.respond(&reading.queued, reply);
             }
             Ok(None) if !reading.is_aside && time >= SOFT_TIMEOUT => self.set_aside(reading),
             Ok(None) if time >= HARD_TIMEOUT => self.give_up(reading, now),
@@ -199,14 +204,14 @@ impl Supervisor {
     }
 
     /// Notes that a process was not read since its worker has failed, or cannot be started.
-    fn fail(&mut self, kind: Kind, worker: Option<Worker>, err: &io::Error, now: Instant) {
+    fn fail(&mut self, kind: RequestKind, worker: Option<Worker>, err: &io::Error, now: Instant) {
         self.job(kind).end.is_cut = true;
         let why = self.workers.fail(worker, err, now);
         self.responses.push(Response::WorkerFailed(why));
     }
 
     /// Orders the next process of a request, or ends the request.
-    fn read_next(&mut self, kind: Kind, now: Instant) {
+    fn read_next(&mut self, kind: RequestKind, now: Instant) {
         if !self.job(kind).is_running || self.workers.are_in_pause(now) {
             return;
         }
@@ -225,7 +230,7 @@ impl Supervisor {
         };
         let (request, scan) = &self.sought;
         // Either fails if the worker has ended meanwhile, and so does the wait for its answer.
-        if kind == Kind::Scan && worker.scan != *scan {
+        if kind == RequestKind::Scan && worker.scan != *scan {
             worker.scan = *scan;
             let _ = worker.link.send(&Task::LookFor(request.clone()));
         }
@@ -246,8 +251,8 @@ impl Supervisor {
     }
 
     /// Ends a request. What is set aside may still be answered.
-    fn end(&mut self, kind: Kind, now: Instant) {
-        if kind == Kind::Sockets {
+    fn end(&mut self, kind: RequestKind, now: Instant) {
+        if kind == RequestKind::Sockets {
             self.connections.end_scan();
         }
         let has_aside = self.aside().next().is_some();
@@ -288,32 +293,32 @@ impl Supervisor {
     }
 
     /// Passes an answer on.
-    fn respond(&mut self, queued: &QueuedOrder, answer: Answer) {
-        let response = match (answer, &queued.order) {
-            (Answer::Found(found), _) => Response::Found(found),
-            (Answer::Nothing(is_complete), _) => {
-                self.job(Kind::Scan).end.is_complete &= is_complete;
+    fn respond(&mut self, queued: &QueuedOrder, reply: Reply) {
+        let response = match (reply, &queued.order) {
+            (Reply::Found(found), _) => Response::Found(found),
+            (Reply::Nothing(is_complete), _) => {
+                self.job(RequestKind::Scan).end.is_complete &= is_complete;
                 return;
             }
-            (Answer::Sockets(Err(why), version), Order::Sockets(request)) => Response::Failed {
+            (Reply::Sockets(Err(why), version), Order::Sockets(request)) => Response::Failed {
                 id: request.id,
                 why,
                 version,
             },
-            (Answer::Sockets(Ok(files), version), Order::Sockets(request)) => {
+            (Reply::Sockets(Ok(files), version), Order::Sockets(request)) => {
                 let added = self
                     .connections
                     .add(request.id, request.was_counted, &files);
                 Response::Sockets(SocketReading { version, ..added })
             }
-            (Answer::Unread(why), Order::Scan(pid)) => {
+            (Reply::Unread(why), Order::Scan(pid)) => {
                 // A process that may not be read may have anything mapped. The host's init process is not an agent, and
                 // some kernels deny access to it.
                 let is_init = *pid == INIT_PID && matches!(why, Unread::Denied(_));
-                self.job(Kind::Scan).end.is_complete &= why == Unread::Ended || is_init;
+                self.job(RequestKind::Scan).end.is_complete &= why == Unread::Ended || is_init;
                 return;
             }
-            (Answer::Unread(why), Order::Sockets(request)) => match why {
+            (Reply::Unread(why), Order::Sockets(request)) => match why {
                 Unread::Ended => {
                     self.connections.remove(request.id);
                     Response::Ended(request.id)

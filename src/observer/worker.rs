@@ -12,7 +12,7 @@ use crate::base::file::list_names_at;
 use crate::observer::examination;
 use crate::observer::group::Group;
 use crate::observer::link::write_message;
-use crate::observer::protocol::{Answer, Found, Order, SocketRequest, Task, Unread};
+use crate::observer::protocol::{Found, Order, Reply, SocketRequest, Task, Unread};
 use crate::observer::supervisor::SOFT_TIMEOUT;
 use crate::observer::{sockets, version};
 use crate::procfs::facts::pods::Pods;
@@ -49,13 +49,13 @@ pub fn close_inherited() -> io::Result<()> {
 ///
 /// # Errors
 /// The pipes are broken.
-pub fn run(orders: impl BufRead, mut answers: impl Write) -> io::Result<()> {
+pub fn run(orders: impl BufRead, mut replies: impl Write) -> io::Result<()> {
     let mut sought = ScanRequest::default();
-    let mut send = |answer: &Answer| {
+    let mut send = |reply: &Reply| {
         let mut message = Vec::new();
-        write_message(answer, &mut message)?;
-        answers.write_all(&message)?;
-        answers.flush()
+        write_message(reply, &mut message)?;
+        replies.write_all(&message)?;
+        replies.flush()
     };
     for line in orders.lines() {
         let (order, skipped) = match serde_json::from_str(&line?)? {
@@ -70,40 +70,36 @@ pub fn run(orders: impl BufRead, mut answers: impl Write) -> io::Result<()> {
             let may_read = skipped.is_empty() || !skipped.contains(&Group::of(process));
             if may_read && Some(process.pid) != order.pid() {
                 // The observer may have ended.
-                let _ = send(&Answer::Ancestor(process));
+                let _ = send(&Reply::Ancestor(process));
             }
             may_read
         };
-        let answer = read(&order, &sought, &mut may_read);
-        send(&answer)?;
+        let reply = read(&order, &sought, &mut may_read);
+        send(&reply)?;
     }
     Ok(())
 }
 
 /// Reads what is ordered. `may_read` is called before a process is read, and says whether it may be.
-fn read(
-    order: &Order,
-    sought: &ScanRequest,
-    may_read: &mut dyn FnMut(ProcessId) -> bool,
-) -> Answer {
-    let answer =
+fn read(order: &Order, sought: &ScanRequest, may_read: &mut dyn FnMut(ProcessId) -> bool) -> Reply {
+    let reply =
         match order {
-            Order::Pods(logs) => Ok(Answer::Found(Found::Pods(Pods::read(logs)))),
+            Order::Pods(logs) => Ok(Reply::Found(Found::Pods(Pods::read(logs)))),
             Order::Scan(pid) => ScannedProcess::read(*pid, sought, may_read).map(|process| {
                 match process.has_something() {
-                    true => Answer::Found(Found::Scanned(process)),
-                    false => Answer::Nothing(process.is_complete),
+                    true => Reply::Found(Found::Scanned(process)),
+                    false => Reply::Nothing(process.is_complete),
                 }
             }),
             Order::Sockets(request) => read_sockets(request, may_read),
             Order::LookUp(uids) => {
                 let lines = lookup::look_up(uids, NAME_TIME);
-                Ok(Answer::Found(Found::LookedUp(uids.clone(), lines)))
+                Ok(Reply::Found(Found::LookedUp(uids.clone(), lines)))
             }
             Order::Examine(subject) => examination::read(subject, may_read),
         };
-    answer.unwrap_or_else(|err| {
-        Answer::Unread(match err {
+    reply.unwrap_or_else(|err| {
+        Reply::Unread(match err {
             ReadError::Skipped => Unread::Skipped,
             ReadError::Io(err) if has_ended(&err) => Unread::Ended,
             ReadError::Io(err) if err.kind() == ErrorKind::PermissionDenied => {
@@ -117,7 +113,7 @@ fn read(
 fn read_sockets(
     request: &SocketRequest,
     may_read: &mut dyn FnMut(ProcessId) -> bool,
-) -> Result<Answer, ReadError> {
+) -> Result<Reply, ReadError> {
     let directory = ProcessDir::of(request.id)?.allowed_by(may_read)?;
     let files = match sockets::read(&directory, usize::MAX) {
         Err(err) if has_ended(&err) => return Err(err.into()),
@@ -125,5 +121,5 @@ fn read_sockets(
     };
     let library = request.library.as_deref();
     let version = library.and_then(|library| version::of_library(&directory, library.as_ref()));
-    Ok(Answer::Sockets(files, version))
+    Ok(Reply::Sockets(files, version))
 }

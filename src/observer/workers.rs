@@ -4,7 +4,7 @@
 
 use crate::observer::group::Group;
 use crate::observer::link::{Closed, Link};
-use crate::observer::protocol::{Answer, Task};
+use crate::observer::protocol::{Reply, Task};
 use crate::procfs::process::ProcessId;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -26,7 +26,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Worker {
     /// Link to it.
-    pub link: Link<Task, Answer>,
+    pub link: Link<Task, Reply>,
     /// Number of the process scan that it knows the files of.
     pub scan: u64,
 }

@@ -47,7 +47,10 @@ fn apply(transports: &mut Transports, response: Response) -> Option<ProcessId> {
 fn requested(transports: &mut Transports) -> Vec<u32> {
     transports.last_scan = None;
     let request = transports.begin_scan(Instant::now()).expect("it is due");
-    apply(transports, Response::Done(Kind::Sockets, End::default()));
+    apply(
+        transports,
+        Response::Done(RequestKind::Sockets, End::default()),
+    );
     let requested = request.iter().filter(|process| process.library.is_some());
     requested.map(|process| process.id.pid).collect()
 }
@@ -58,7 +61,7 @@ fn version_is_requested_until_it_was_read_or_has_stalled() {
     let mut transports = transports(&[found(1, 0, path), found(2, 0, path), found(3, 0, path)]);
     assert_eq!(requested(&mut transports), [1, 2, 3]);
     let stalled = Response::Stalled(Stalled {
-        kind: Kind::Sockets,
+        kind: RequestKind::Sockets,
         process: Some((id(1), Group::User(7))),
         uid: 7,
         blocked: 1,
@@ -266,7 +269,7 @@ fn scan_is_due_after_ten_seconds_or_one_with_a_new_process() {
         transports.set_processes(more, None, &mut ClockIds::default());
         apply(
             &mut transports,
-            Response::Done(Kind::Sockets, End::default()),
+            Response::Done(RequestKind::Sockets, End::default()),
         );
         let now = start + Duration::from_millis(milliseconds);
         transports.begin_scan(now).is_some()

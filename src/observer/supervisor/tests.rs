@@ -176,7 +176,7 @@ fn worker_that_does_not_answer_is_set_aside_and_killed_after_ten_seconds() {
     assert_eq!(serve(&mut supervisor, aside), (vec![1, 2, 3], 0));
     begin(&mut supervisor, &all, aside);
     let stalled = Response::Stalled(Stalled {
-        kind: Kind::Sockets,
+        kind: RequestKind::Sockets,
         process: Some((all[0], Group::User(all[0].pid))),
         uid: all[0].pid,
         blocked: 1,
@@ -228,7 +228,7 @@ fn late_answer_is_passed_on() {
 #[test]
 fn ancestor_that_stalls_is_blamed_instead_of_the_process() {
     let directory = tempfile::tempdir().expect("a directory");
-    let ancestor = serde_json::to_string(&Answer::Ancestor(process(7))).expect("JSON");
+    let ancestor = serde_json::to_string(&Reply::Ancestor(process(7))).expect("JSON");
     let first = format!("read -r line; echo '{ancestor}'; while read -r line; do :; done");
     let mut supervisor = supervisor(directory.path(), &[&first]);
     let start = Instant::now();
@@ -321,15 +321,15 @@ fn process_scan_is_complete_if_all_that_run_were_read() {
         (7, Unread::Failed("EIO".into()), false),
     ] {
         let mut supervisor = Supervisor::new("/none".into());
-        supervisor.job(Kind::Scan).end.is_complete = true;
+        supervisor.job(RequestKind::Scan).end.is_complete = true;
         let queued = QueuedOrder {
             uid: 0,
             rank: 0,
             order: Order::Scan(pid),
             is_sought: false,
         };
-        supervisor.respond(&queued, Answer::Unread(why.clone()));
-        let found = supervisor.job(Kind::Scan).end.is_complete;
+        supervisor.respond(&queued, Reply::Unread(why.clone()));
+        let found = supervisor.job(RequestKind::Scan).end.is_complete;
         assert_eq!(found, is_complete, "{pid} {why:?}");
         assert_eq!(supervisor.responses, []);
     }
