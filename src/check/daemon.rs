@@ -11,7 +11,7 @@ use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, ENVIRONMENT_VARIABLES, Environment};
 use crate::journal;
-use crate::observer::examination::DaemonReading;
+use crate::observer::examination::DaemonExamination;
 use crate::shm;
 use nix::sys::stat::stat;
 use std::error::Error;
@@ -40,7 +40,7 @@ pub fn lines(
     path: &Path,
     config: Option<&Config>,
     conf: &PcpConf,
-    found: Option<(u32, Option<&DaemonReading>)>,
+    found: Option<(u32, Option<&DaemonExamination>)>,
 ) -> Result<Vec<String>, String> {
     let state = conf.state();
     let (shown, hint) = (text::printable(&state), as_root());
@@ -85,7 +85,7 @@ pub fn lines(
 /// Options and [`ENVIRONMENT_VARIABLES`] that a daemon was started with. They decide about its configuration.
 type Setup<'a> = (Options, &'a [Option<String>; 2]);
 
-fn setup(reading: Option<&DaemonReading>) -> Result<Setup<'_>, Box<dyn Error>> {
+fn setup(reading: Option<&DaemonExamination>) -> Result<Setup<'_>, Box<dyn Error>> {
     let reading = reading.ok_or("it does not answer")?;
     let start = reading.start.as_ref().map_err(Clone::clone)?;
     let words = start.words.iter().cloned();

@@ -5,7 +5,7 @@
 use crate::accounts::names::UserNames;
 use crate::config::Config;
 use crate::observer::client::Observer;
-use crate::observer::examination::{DaemonReading, Examination, NixlReading, Subject};
+use crate::observer::examination::{DaemonExamination, Examination, NixlExamination, Subject};
 use crate::observer::protocol::{Found, Request, RequestKind, Response};
 use crate::procfs::process::sees_host;
 use crate::procfs::process_scan::{MappingProcess, ProcessScan, ScanRequest};
@@ -28,9 +28,9 @@ pub struct Seen {
     /// Probable reason why not all processes were read, and the remedy.
     pub why_incomplete: Option<&'static str>,
     /// Processes that have a NIXL backend loaded.
-    pub nixl: Vec<NixlReading>,
+    pub nixl: Vec<NixlExamination>,
     /// Processes of pmdanixl, by process id.
-    pub daemons: BTreeMap<u32, DaemonReading>,
+    pub daemons: BTreeMap<u32, DaemonExamination>,
     /// Processes that block each reading.
     pub stalled: BTreeSet<u32>,
     /// Names of the users of these processes.

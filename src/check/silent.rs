@@ -9,7 +9,7 @@
 use crate::base::file::FileFacts;
 use crate::check::{Summary, as_root};
 use crate::discovery::directory::Directory;
-use crate::observer::examination::NixlReading;
+use crate::observer::examination::NixlExamination;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
 use nix::sys::stat::stat;
@@ -50,7 +50,7 @@ pub fn report(
 }
 
 /// Returns why a process has no telemetry here.
-fn reason(process: &NixlReading, directories: &[Directory]) -> String {
+fn reason(process: &NixlExamination, directories: &[Directory]) -> String {
     match &process.environment {
         None => format!(
             "its environment cannot be read, or the process has overwritten it with a title: check how it was started{}",
@@ -66,7 +66,7 @@ fn reason(process: &NixlReading, directories: &[Directory]) -> String {
     }
 }
 
-fn advice(process: &NixlReading, environ: &Environ, directories: &[Directory]) -> String {
+fn advice(process: &NixlExamination, environ: &Environ, directories: &[Directory]) -> String {
     let mut faults = telemetry::faults(environ, |path, stores| {
         // A path in a container is not a path of the host.
         let its_id = process.directories[usize::from(stores)];

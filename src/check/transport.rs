@@ -4,7 +4,7 @@
 
 use crate::check::{Summary, WARNING, as_root};
 use crate::config::Config;
-use crate::observer::examination::{NixlReading, UCX_TLS};
+use crate::observer::examination::{NixlExamination, UCX_TLS};
 use crate::procfs::process_scan::NixlProcess;
 use nix::errno::Errno;
 use std::fs;
@@ -104,7 +104,7 @@ fn unreadable(errno: Errno) -> String {
 }
 
 /// Returns what can keep a process from RDMA that has no RDMA device open.
-fn without_rdma(process: &NixlReading, host: &[String]) -> Vec<String> {
+fn without_rdma(process: &NixlExamination, host: &[String]) -> Vec<String> {
     let devices = host.join(", ");
     let mut found = Vec::new();
     let environ = process.environment.as_ref();

@@ -71,14 +71,14 @@ impl Subject {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Examination {
     /// Process that uses NIXL.
-    Nixl(Box<NixlReading>),
+    Nixl(Box<NixlExamination>),
     /// A process of pmdanixl, by its process id.
-    Daemon(u32, DaemonReading),
+    Daemon(u32, DaemonExamination),
 }
 
 /// Process that uses NIXL.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NixlReading {
+pub struct NixlExamination {
     /// What the process scan has found.
     pub found: NixlProcess,
     /// Version of NIXL.
@@ -101,7 +101,7 @@ pub struct NixlReading {
 
 /// The daemon.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DaemonReading {
+pub struct DaemonExamination {
     /// What it was started with, or why that cannot be read.
     pub start: Result<DaemonStart, String>,
     /// Files that it has open, each with true if it has locked the file.
@@ -130,15 +130,15 @@ pub fn read(
     may_read: &mut dyn FnMut(ProcessId) -> bool,
 ) -> Result<Reply, ReadError> {
     let examination = match subject {
-        Subject::Nixl { process, may_copy } => NixlReading::read(process, *may_copy, may_read)
+        Subject::Nixl { process, may_copy } => NixlExamination::read(process, *may_copy, may_read)
             .map(|read| Examination::Nixl(read.into())),
-        Subject::Daemon(process, _) => DaemonReading::read(*process, may_read)
+        Subject::Daemon(process, _) => DaemonExamination::read(*process, may_read)
             .map(|read| Examination::Daemon(process.pid, read)),
     };
     examination.map(|found| Reply::Found(Found::Examined(found)))
 }
 
-impl NixlReading {
+impl NixlExamination {
     fn read(
         found: &NixlProcess,
         may_copy: bool,
@@ -186,7 +186,7 @@ impl NixlReading {
     }
 }
 
-impl DaemonReading {
+impl DaemonExamination {
     fn read(id: ProcessId, may_read: &mut dyn FnMut(ProcessId) -> bool) -> Result<Self, ReadError> {
         let process = ProcessDir::of(id)?.allowed_by(may_read)?;
         Ok(Self {

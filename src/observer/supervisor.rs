@@ -42,14 +42,14 @@ const KINDS: [RequestKind; 4] = [
     RequestKind::Names,
 ];
 
-/// A worker that reads something.
+/// An order that a worker carries out.
 #[derive(Debug)]
-struct Reading {
+struct Errand {
     kind: RequestKind,
     worker: Worker,
     queued: QueuedOrder,
     began: Instant,
-    /// True once it is set aside. Of each kind, one reading at most is not.
+    /// True once it is set aside. Of each kind, one errand at most is not.
     is_aside: bool,
     /// Ancestor of the process that is read now.
     ancestor: Option<ProcessId>,
@@ -62,7 +62,7 @@ struct Reading {
 pub struct Supervisor {
     workers: Workers,
     jobs: [Job; KINDS.len()],
-    readings: Vec<Reading>,
+    errands: Vec<Errand>,
     /// What the current process scan looks for, and its number.
     sought: (ScanRequest, u64),
     connections: KnownConnections,
@@ -77,7 +77,7 @@ impl Supervisor {
         Self {
             workers: Workers::new(program),
             jobs: KINDS.map(Job::new),
-            readings: Vec::new(),
+            errands: Vec::new(),
             sought: (ScanRequest::default(), 0),
             connections: KnownConnections::default(),
             users: HashMap::new(),
@@ -112,88 +112,88 @@ impl Supervisor {
     /// the responses.
     pub fn poll(&mut self, now: Instant) -> Vec<Response> {
         self.workers.reap(now);
-        for reading in std::mem::take(&mut self.readings) {
-            self.poll_reading(reading, now);
+        for errand in std::mem::take(&mut self.errands) {
+            self.poll_errand(errand, now);
         }
         for kind in KINDS {
-            let mut readings = self.readings.iter();
-            if !readings.any(|reading| reading.kind == kind && !reading.is_aside) {
+            let mut errands = self.errands.iter();
+            if !errands.any(|errand| errand.kind == kind && !errand.is_aside) {
                 self.read_next(kind, now);
             }
         }
         std::mem::take(&mut self.responses)
     }
 
-    /// Returns the readings that are set aside.
-    fn aside(&self) -> impl Iterator<Item = &Reading> {
-        self.readings.iter().filter(|reading| reading.is_aside)
+    /// Returns the errands that are set aside.
+    fn aside(&self) -> impl Iterator<Item = &Errand> {
+        self.errands.iter().filter(|errand| errand.is_aside)
     }
 
     /// Takes the answer of a worker if it has come, and gives the worker up if it has waited for too long.
-    fn poll_reading(&mut self, mut reading: Reading, now: Instant) {
-        let time = now.saturating_duration_since(reading.began);
-        match reading.worker.link.receive() {
+    fn poll_errand(&mut self, mut errand: Errand, now: Instant) {
+        let time = now.saturating_duration_since(errand.began);
+        match errand.worker.link.receive() {
             Ok(Some(Reply::Ancestor(process))) => {
-                reading.ancestor = Some(process);
-                self.poll_reading(reading, now);
+                errand.ancestor = Some(process);
+                self.poll_errand(errand, now);
             }
             Ok(Some(reply)) => {
-                self.note_time(&reading, now);
-                self.workers.put_back(reading.worker, now);
-                self.respond(&reading.queued, reply);
+                self.note_time(&errand, now);
+                self.workers.put_back(errand.worker, now);
+                self.respond(&errand.queued, reply);
             }
-            Ok(None) if !reading.is_aside && time >= SOFT_TIMEOUT => self.set_aside(reading),
-            Ok(None) if time >= HARD_TIMEOUT => self.give_up(reading, now),
-            Ok(None) => self.readings.push(reading),
+            Ok(None) if !errand.is_aside && time >= SOFT_TIMEOUT => self.set_aside(errand),
+            Ok(None) if time >= HARD_TIMEOUT => self.give_up(errand, now),
+            Ok(None) => self.errands.push(errand),
             Err(err) => {
-                self.note_time(&reading, now);
-                self.fail(reading.kind, Some(reading.worker), &err, now);
+                self.note_time(&errand, now);
+                self.fail(errand.kind, Some(errand.worker), &err, now);
             }
         }
     }
 
-    /// Notes the time of a reading that has ended, for its user.
-    fn note_time(&mut self, reading: &Reading, now: Instant) {
-        let time = now.saturating_duration_since(reading.began);
+    /// Notes the time of an errand that has ended, for its user.
+    fn note_time(&mut self, errand: &Errand, now: Instant) {
+        let time = now.saturating_duration_since(errand.began);
         // A part was noted when it was set aside.
-        let noted = if reading.is_aside {
+        let noted = if errand.is_aside {
             SOFT_TIMEOUT
         } else {
             Duration::ZERO
         };
-        let queue = &mut self.job(reading.kind).queue;
+        let queue = &mut self.job(errand.kind).queue;
         let time = time.saturating_sub(noted);
-        queue.note(&reading.queued, time, reading.is_aside);
+        queue.note(&errand.queued, time, errand.is_aside);
     }
 
     /// Sets a worker aside that has not answered in time. Another one goes on, with the same request if that is not
     /// limited.
-    fn set_aside(&mut self, mut reading: Reading) {
-        self.job(reading.kind).end.is_cut = true;
-        self.job(reading.kind)
+    fn set_aside(&mut self, mut errand: Errand) {
+        self.job(errand.kind).end.is_cut = true;
+        self.job(errand.kind)
             .queue
-            .note(&reading.queued, SOFT_TIMEOUT, false);
-        let process = reading.ancestor.or_else(|| reading.queued.order.process());
-        let uid = reading.queued.uid;
+            .note(&errand.queued, SOFT_TIMEOUT, false);
+        let process = errand.ancestor.or_else(|| errand.queued.order.process());
+        let uid = errand.queued.uid;
         let group = |process| match Group::of(process) {
             // It may have ended meanwhile.
             Group::Process(_) if uid != 0 => Group::User(uid),
             group => group,
         };
-        reading.stalled = process.map(|process| (process, group(process)));
-        reading.is_aside = true;
-        self.readings.push(reading);
+        errand.stalled = process.map(|process| (process, group(process)));
+        errand.is_aside = true;
+        self.errands.push(errand);
     }
 
     /// Kills a worker that a process has stalled.
-    fn give_up(&mut self, reading: Reading, now: Instant) {
-        self.note_time(&reading, now);
-        self.workers.kill(reading.worker, reading.stalled, now);
+    fn give_up(&mut self, errand: Errand, now: Instant) {
+        self.note_time(&errand, now);
+        self.workers.kill(errand.worker, errand.stalled, now);
         let blocked = self.blocked();
         self.responses.push(Response::Stalled(Stalled {
-            kind: reading.kind,
-            process: reading.stalled,
-            uid: reading.queued.uid,
+            kind: errand.kind,
+            process: errand.stalled,
+            uid: errand.queued.uid,
             blocked,
         }));
     }
@@ -239,7 +239,7 @@ impl Supervisor {
         let skipped = aside.chain(self.workers.skipped()).collect();
         let task = Task::Read(queued.order.clone(), skipped);
         let _ = worker.link.send(&task);
-        self.readings.push(Reading {
+        self.errands.push(Errand {
             kind,
             worker,
             queued,
@@ -282,11 +282,8 @@ impl Supervisor {
             u64::try_from(time.num_microseconds()).unwrap_or_default()
         });
         usage.cpu = usage.cpu.saturating_add(ended.unwrap_or_default());
-        let reading = self
-            .readings
-            .iter()
-            .map(|reading| reading.worker.link.pid());
-        for pid in reading.chain(self.workers.pids()) {
+        let errand = self.errands.iter().map(|errand| errand.worker.link.pid());
+        for pid in errand.chain(self.workers.pids()) {
             usage += Usage::of(pid);
         }
         usage
@@ -338,15 +335,15 @@ impl Supervisor {
     /// Waits for a request, for an answer, or until something is to be done. Returns true if there is a request, or no
     /// other one will come.
     pub fn wait(&mut self, requests: BorrowedFd, now: Instant) -> bool {
-        let deadlines = self.readings.iter().map(|reading| match reading.is_aside {
-            true => reading.began + HARD_TIMEOUT,
-            false => reading.began + SOFT_TIMEOUT,
+        let deadlines = self.errands.iter().map(|errand| match errand.is_aside {
+            true => errand.began + HARD_TIMEOUT,
+            false => errand.began + SOFT_TIMEOUT,
         });
         let mut end = deadlines.min().unwrap_or(now + LONG);
         if self.workers.blocked() > 0 || self.jobs.iter().any(|job| job.is_running) {
             end = end.min(now + REAP_PERIOD);
         }
-        let links = || self.readings.iter().map(|reading| &reading.worker.link);
+        let links = || self.errands.iter().map(|errand| &errand.worker.link);
         let mut read = vec![requests];
         read.extend(links().map(Link::input));
         let written = links().flat_map(Link::waits_to_send);
@@ -358,8 +355,8 @@ impl Supervisor {
 impl Drop for Supervisor {
     /// Kills workers that read, with the getent(1) that one may have started. An idle one ends by itself.
     fn drop(&mut self) {
-        for reading in self.readings.drain(..) {
-            reading.worker.link.close().kill();
+        for errand in self.errands.drain(..) {
+            errand.worker.link.close().kill();
         }
     }
 }

@@ -79,8 +79,8 @@ fn serve(supervisor: &mut Supervisor, now: Instant) -> (Vec<u32>, usize) {
 /// Polls until a worker reads something, and so many workers have begun. None answers before it was polled again.
 fn poll_until_read(supervisor: &mut Supervisor, directory: &Path, count: usize, now: Instant) {
     let has_begun = |number| directory.join(format!("ran{number}")).exists();
-    while supervisor.readings.is_empty() || !(0..count).all(has_begun) {
-        if supervisor.readings.is_empty() {
+    while supervisor.errands.is_empty() || !(0..count).all(has_begun) {
+        if supervisor.errands.is_empty() {
             assert_eq!(supervisor.poll(now), []);
         }
         std::thread::yield_now();
@@ -234,8 +234,8 @@ fn ancestor_that_stalls_is_blamed_instead_of_the_process() {
     let start = Instant::now();
     begin(&mut supervisor, &[process(1)], start);
     let knows = |supervisor: &Supervisor| {
-        let mut readings = supervisor.readings.iter();
-        readings.any(|reading| reading.ancestor.is_some())
+        let mut errands = supervisor.errands.iter();
+        errands.any(|errand| errand.ancestor.is_some())
     };
     while !knows(&supervisor) {
         assert_eq!(supervisor.poll(start), []);
@@ -292,14 +292,10 @@ fn with_8_workers_that_wait_no_other_one_is_started() {
     assert_eq!(supervisor.poll(now), []);
     assert_eq!(supervisor.aside().count(), MAX_BLOCKED);
     assert_eq!(supervisor.poll(now), []);
-    assert_eq!(
-        supervisor.readings.len(),
-        MAX_BLOCKED,
-        "one process is left"
-    );
+    assert_eq!(supervisor.errands.len(), MAX_BLOCKED, "one process is left");
     supervisor
         .workers
-        .kill(supervisor.readings.remove(0).worker, None, now);
+        .kill(supervisor.errands.remove(0).worker, None, now);
     while supervisor.workers.blocked() > 0 {
         std::thread::yield_now();
     }
