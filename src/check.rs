@@ -12,7 +12,7 @@ use crate::config::{Config, LoadedConfig};
 use crate::discovery::directory::{self, Directory, Expansion};
 use crate::discovery::scan::{Found, Scanner, is_starting};
 use crate::error::{AgentLimit, ConfigError, Rejection};
-use crate::observer::client::Observer;
+use crate::observer::client::ObserverHandle;
 use crate::rights;
 use crate::rights::confine::OwnPaths;
 use crate::ring::layout::Layout;
@@ -116,7 +116,7 @@ pub fn run(
     loaded: Result<&LoadedConfig, &ConfigError>,
     own: &OwnPaths,
     conf: &PcpConf,
-    observer: &mut Observer,
+    observer: &mut ObserverHandle,
     out: impl Write,
 ) -> io::Result<Summary> {
     let out = &mut Output(out);

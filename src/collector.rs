@@ -22,7 +22,7 @@ use crate::event::EventType;
 use crate::ids::cache_file::CacheLine;
 use crate::journal::record::SavedAgent;
 use crate::journal::{Journal, RecordId};
-use crate::observer::client::Observer;
+use crate::observer::client::ObserverHandle;
 use crate::procfs::liveness::check_period;
 use crate::procfs::process::Usage;
 use crate::source::context::Shared;
@@ -67,7 +67,7 @@ pub struct Collector {
     /// When files of exited agents may be removed again. `None`: in the next tick.
     next_removal: Option<Instant>,
     /// What looks at other processes. Not running: it was not started, or has ended.
-    observer: Observer,
+    observer: ObserverHandle,
     process_scans: ProcessScans,
     transports: Transports,
     /// What the observer and its workers use, as of the last scan.
@@ -109,7 +109,7 @@ impl Collector {
     }
 
     /// Gives the collector what looks at other processes. Without it, none are looked at.
-    pub fn set_observer(&mut self, observer: Observer) {
+    pub fn set_observer(&mut self, observer: ObserverHandle) {
         self.observer = observer;
     }
 

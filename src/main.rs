@@ -13,7 +13,7 @@ use pmdanixl::config::pcpconf::PcpConf;
 use pmdanixl::config::{Config, UserAccount};
 use pmdanixl::journal::Journal;
 use pmdanixl::metrics::{AGENTS, DOMAIN, PEERS, PROCESSES};
-use pmdanixl::observer::client::Observer;
+use pmdanixl::observer::client::ObserverHandle;
 use pmdanixl::pcp::buckets::BucketIndoms;
 use pmdanixl::pcp::callbacks;
 use pmdanixl::pcp::daemon;
@@ -93,12 +93,12 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     shm::guard_against_sigbus()?;
     raise_descriptor_limit();
     let conf = PcpConf::read();
-    let source = ConfigLoader::new(options, &conf);
-    let own = own_paths(&conf, &source);
-    let loaded = source.read();
-    let mut observer = Observer::start(Path::new(PROGRAM), &privilege::of_reader())?;
+    let loader = ConfigLoader::new(options, &conf);
+    let own = own_paths(&conf, &loader);
+    let loaded = loader.read();
+    let mut observer = ObserverHandle::start(Path::new(PROGRAM), &privilege::of_reader())?;
     let (loaded, out) = (loaded.as_ref(), stdout().lock());
-    let summary = check::run(&source.path, loaded, &own, &conf, &mut observer, out)?;
+    let summary = check::run(&loader.path, loaded, &own, &conf, &mut observer, out)?;
     Ok(ExitCode::from(u8::from(summary.problems > 0)))
 }
 
@@ -155,8 +155,8 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         Signal::SIGUSR1,
         Signal::SIGUSR2,
     ])?;
-    let source = ConfigLoader::new(options, &conf);
-    let loaded = source.read();
+    let loader = ConfigLoader::new(options, &conf);
+    let loaded = loader.read();
     log_start(&loaded);
     raise_descriptor_limit();
     if loaded.is_err() {
@@ -165,10 +165,10 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     }
     let domain = pmda.domain();
     let cache_path = conf.instance_cache(domain, AGENTS);
-    let own = own_paths(&conf, &source);
+    let own = own_paths(&conf, &loader);
     let enter = Box::new(move |config: &Config| enter_account(config, &own, &conf.state()));
     // The file may be readable for its owner only.
-    let reader = Box::new(move || privilege::raised(|| source.read()));
+    let reader = Box::new(move || privilege::raised(|| loader.read()));
     let loaded = loaded.map(|loaded| loaded.config);
     let indoms = Indoms {
         agents: KeyedInstances::new(pmda.instances(AGENTS)),
@@ -200,14 +200,14 @@ fn raise_descriptor_limit() {
 }
 
 /// Returns the directories that the daemon reads and writes, other than the telemetry directories.
-fn own_paths(conf: &PcpConf, source: &ConfigLoader) -> OwnPaths {
+fn own_paths(conf: &PcpConf, loader: &ConfigLoader) -> OwnPaths {
     let parents = |paths: &[PathBuf]| {
         let parents = paths.iter().filter_map(|path| path.parent());
         parents.map(Path::to_owned).collect::<Vec<_>>()
     };
     // The configured path and the target of its links.
-    let real = source.path.canonicalize().unwrap_or_default();
-    let mut read = parents(&[conf.help(), source.path.clone(), real]);
+    let real = loader.path.canonicalize().unwrap_or_default();
+    let mut read = parents(&[conf.help(), loader.path.clone(), real]);
     read.extend([conf.path.clone(), conf.labels()]);
     // Without the log, which is already open.
     OwnPaths {
@@ -225,7 +225,7 @@ fn enter_account(config: &Config, own: &OwnPaths, state: &Path) -> Result<Entere
         }
         journal
     });
-    let mut observer = Observer::default();
+    let mut observer = ObserverHandle::default();
     let user = rights::enter(config, own, || {
         observer = start_observer(config);
     })?;
@@ -234,16 +234,16 @@ fn enter_account(config: &Config, own: &OwnPaths, state: &Path) -> Result<Entere
 }
 
 /// Starts the observer, unless the configuration needs none.
-fn start_observer(config: &Config) -> Observer {
+fn start_observer(config: &Config) -> ObserverHandle {
     if !config.proc_facts {
-        return Observer::default();
+        return ObserverHandle::default();
     }
     let kept = privilege::of_observer(config);
-    let observer = Observer::start(Path::new(PROGRAM), &kept);
+    let observer = ObserverHandle::start(Path::new(PROGRAM), &kept);
     let observer = observer.unwrap_or_else(|err| {
         let consequence = observer::client::CONSEQUENCE;
         tracing::error!("observer: cannot be started: {err}; {consequence}");
-        Observer::default()
+        ObserverHandle::default()
     });
     let names = privilege::names(kept.iter().copied());
     match privilege::lacks_ptrace(config, &kept) {

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::fstat;
 use nix::unistd::Pid;
 use pmdanixl::base::file::FileFacts;
-use pmdanixl::observer::client::Observer;
+use pmdanixl::observer::client::ObserverHandle;
 use pmdanixl::observer::group::Group;
 use pmdanixl::observer::protocol::{Found, Request, RequestKind, Response};
 use pmdanixl::procfs::facts::Facts;
@@ -50,7 +50,7 @@ fn scan(files: &[FileFacts], inodes: &[u64]) -> ProcessScan {
         ..ScanRequest::default()
     };
     let mut observer =
-        Observer::start(Path::new(support::PMDANIXL), &of_reader()).expect("it starts");
+        ObserverHandle::start(Path::new(support::PMDANIXL), &of_reader()).expect("it starts");
     observer.send(&Request::Scan(request.clone()));
     let files = files.iter().map(|file| (file.id, *file)).collect();
     let mut scan = ProcessScan::of(files, request);

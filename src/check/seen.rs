@@ -4,7 +4,7 @@
 
 use crate::accounts::names::UserNames;
 use crate::config::Config;
-use crate::observer::client::Observer;
+use crate::observer::client::ObserverHandle;
 use crate::observer::examination::{DaemonExamination, Examination, NixlExamination, Subject};
 use crate::observer::protocol::{Found, Request, RequestKind, Response};
 use crate::procfs::process::sees_host;
@@ -39,7 +39,7 @@ pub struct Seen {
 
 impl Seen {
     /// Reads other processes. `daemons` are the users that a daemon can have. `config` decides whose sockets are read.
-    pub fn read(observer: &mut Observer, daemons: &[u32], config: Option<&Config>) -> Self {
+    pub fn read(observer: &mut ObserverHandle, daemons: &[u32], config: Option<&Config>) -> Self {
         let mut seen = Self::default();
         let end = Instant::now() + ANSWER_TIME;
         let request = ScanRequest::default();
@@ -88,7 +88,13 @@ impl Seen {
     }
 
     /// Has a request served, and takes over what is found until its end or the deadline.
-    fn ask(&mut self, observer: &mut Observer, request: &Request, kind: RequestKind, end: Instant) {
+    fn ask(
+        &mut self,
+        observer: &mut ObserverHandle,
+        request: &Request,
+        kind: RequestKind,
+        end: Instant,
+    ) {
         observer.send(request);
         let mut is_served = false;
         while observer.is_running() && !is_served {

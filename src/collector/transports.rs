@@ -92,7 +92,7 @@ pub(super) fn process_of(agent: &Agent) -> Option<ProcessId> {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::observer::client::Observer;
+    use crate::observer::client::ObserverHandle;
     use crate::observer::group::Group;
     use crate::observer::protocol::{End, Found, RequestKind, Response, Stalled};
     use crate::procfs::process_scan::library::Libraries;
@@ -155,7 +155,7 @@ done
             .status();
         assert!(written.expect("sh is there").success());
         let mut agents = Collector::new(&Config::default());
-        agents.set_observer(Observer::start(&path("observer"), &[]).expect("it starts"));
+        agents.set_observer(ObserverHandle::start(&path("observer"), &[]).expect("it starts"));
         let requested = || {
             let requests = std::fs::read_to_string(path("requests")).unwrap_or_default();
             let complete = requests

@@ -19,13 +19,13 @@ pub const OPTION: &str = "--observer";
 /// What follows from an observer that does not run, for the log.
 pub const CONSEQUENCE: &str = "processes are not looked at any more: new agents have no labels of their process, nixl.agents.silent has no value, and after a minute nixl.process, nixl.peer and nixl.agent.tcp_share have none; restart pmcd";
 
-/// The observer, as long as it runs.
+/// The observer process, as long as it runs.
 #[derive(Debug, Default)]
-pub struct Observer {
+pub struct ObserverHandle {
     link: Option<Link<Request, Response>>,
 }
 
-impl Observer {
+impl ObserverHandle {
     /// Starts a program with [`OPTION`], and with these capabilities, as far as this process has them.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Observer {
     }
 }
 
-impl Drop for Observer {
+impl Drop for ObserverHandle {
     fn drop(&mut self) {
         if let Some(link) = self.link.take() {
             // It ends with its pipes.

@@ -16,7 +16,7 @@ use crate::error::ConfigError;
 use crate::ids::Ids;
 use crate::journal::Journal;
 use crate::metrics::control::Control;
-use crate::observer::client::Observer;
+use crate::observer::client::ObserverHandle;
 use crate::procfs::process::ProcessId;
 use crate::rights::Rights;
 use crate::rights::privilege::{self, NotAllowed};
@@ -48,7 +48,7 @@ pub struct Entered {
     /// State file.
     pub journal: Journal,
     /// Observer, unless the configuration needs none.
-    pub observer: Observer,
+    pub observer: ObserverHandle,
 }
 
 /// Instance domains without instances.

@@ -26,7 +26,7 @@ use pmdanixl::config::{self, Config};
 use pmdanixl::error::ConfigError;
 use pmdanixl::ids::Ids;
 use pmdanixl::journal::{Journal, StateContents};
-use pmdanixl::observer::client::Observer;
+use pmdanixl::observer::client::ObserverHandle;
 use pmdanixl::rights::Rights;
 use pmdanixl::rights::privilege::of_reader;
 use pmdanixl::shm::guard_against_sigbus;
@@ -265,7 +265,8 @@ impl Core {
         let program =
             option_env!("CARGO_BIN_EXE_pmdanixl").filter(|_| self.is_observed && config.proc_facts);
         // Before the state file is locked: until it has closed its descriptors, a new process has the lock, too.
-        let observer = program.map(|program| Observer::start(Path::new(program), &of_reader()));
+        let observer =
+            program.map(|program| ObserverHandle::start(Path::new(program), &of_reader()));
         let (journal, found) = self.journal();
         assert_eq!(found.rejection, None);
         let mut agents = Collector::new(&config);
