@@ -216,6 +216,10 @@ impl Collector {
         if is_visible {
             agent.entry.lifecycle.activate(deadline);
         }
+        // An agent that awaited labels before a restart of the daemon may have exited meanwhile.
+        if !waits && agent.sources.len() == 1 {
+            agent.entry.lifecycle.limit_wait(deadline);
+        }
         self.shared.journal.commit(agent.record, &agent.entry);
         self.files_changed(key);
     }

@@ -59,6 +59,13 @@ impl Lifecycle {
         };
     }
 
+    /// Shortens the wait for labels to `stamp`, since no labels will come.
+    pub fn limit_wait(&mut self, stamp: u64) {
+        if let Self::AwaitingLabels { deadline } = self {
+            *deadline = stamp.min(*deadline);
+        }
+    }
+
     /// Ends the wait for labels, if they are known or `stamp` is not before the deadline. Returns true if it has ended.
     pub fn publish(&mut self, are_labels_known: bool, stamp: u64) -> bool {
         let has_ended = matches!(*self, Self::AwaitingLabels { deadline } if are_labels_known || stamp >= deadline);
@@ -117,6 +124,7 @@ mod tests {
             assert!(!lifecycle.is_dormant() && !lifecycle.is_published());
             lifecycle.activate(8);
             assert!(!lifecycle.exit(5), "no instance has exited");
+            lifecycle.limit_wait(10);
             assert_eq!(lifecycle.publish(are_known, stamp), is_published);
             assert_eq!(lifecycle.is_published(), is_published);
         }
