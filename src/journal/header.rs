@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The header of the state file: the sums of expired agents, and a few numbers of the whole file. `records` has the words
-//! before these, by which a state file is recognised.
+//! The header of the state file: the sums of expired agents, and a few numbers of the whole file. `records` has the
+//! words before these, by which a state file is recognised.
 //!
 //! To expire an agent, its sums are added here and its record is freed, and a kill may come in between. Therefore the
 //! same store that replaces the sums also names the record. The next start frees that record without adding it again.
