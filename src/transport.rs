@@ -77,7 +77,7 @@ impl TransportProcess {
     /// Returns the name of the instance.
     #[must_use]
     pub fn instance_name(&self) -> String {
-        name::process_name(self.found.id.pid, &self.found.command)
+        name::process_name(self.found.info.id.pid, &self.found.info.command)
     }
 }
 
@@ -163,26 +163,27 @@ impl Transports {
         owners: Option<&Vec<u32>>,
         ids: &mut ClockIds,
     ) {
-        let found_ids: HashSet<ProcessId> = found.iter().map(|process| process.id).collect();
+        let found_ids: HashSet<ProcessId> = found.iter().map(|process| process.info.id).collect();
         let mut known = std::mem::take(&mut self.processes);
         let missing = known.values().map(|process| &process.found);
-        let missing =
-            missing.filter(|found| !found_ids.contains(&found.id) && found.id.is_running());
+        let missing = missing
+            .filter(|found| !found_ids.contains(&found.info.id) && found.info.id.is_running());
         let missing = Vec::from_iter(missing.cloned());
         let all = found.iter().chain(&missing);
-        let all = all.filter(|process| owners.is_none_or(|owners| owners.contains(&process.uid)));
+        let all =
+            all.filter(|process| owners.is_none_or(|owners| owners.contains(&process.info.uid)));
         let mut has_new = false;
         for found in limited(all) {
-            let process = known.remove(&found.id);
+            let process = known.remove(&found.info.id);
             has_new |= process.is_none();
             let mut process =
                 process.unwrap_or_else(|| TransportProcess::new(found.clone(), ids.draw()));
             // An id never has a second name.
-            if process.found.command != found.command {
+            if process.found.info.command != found.info.command {
                 process.instance = ids.draw();
             }
             process.found = found.clone();
-            self.processes.insert(process.found.id, process);
+            self.processes.insert(process.found.info.id, process);
         }
         self.has_changed |= has_new || !known.is_empty();
         self.has_new |= has_new;
@@ -202,8 +203,8 @@ impl Transports {
         let request = |process: &TransportProcess| {
             let library = process.found.libraries.core.as_ref();
             SocketRequest {
-                id: process.found.id,
-                uid: process.found.uid,
+                id: process.found.info.id,
+                uid: process.found.info.uid,
                 was_counted: process.traffic.is_some(),
                 library: library.filter(|_| !process.is_version_read).cloned(),
             }
@@ -219,7 +220,7 @@ impl Transports {
         let is_old = |&mut (_, at): &mut (SocketReading, Instant)| now > at + MAX_READING_AGE;
         for process in self.processes.values_mut() {
             if process.reading.take_if(is_old).is_some() {
-                self.read.insert(process.found.id);
+                self.read.insert(process.found.info.id);
             }
         }
         let read = std::mem::take(&mut self.read);
@@ -244,7 +245,7 @@ impl Transports {
                 process.is_version_read = true;
                 process.failure = None;
                 process.reading = Some((reading, now));
-                Some(process.found.id)
+                Some(process.found.info.id)
             }
             Response::Ended(id) => {
                 // Only its first thread may have ended. If another calls execve(2), the process is found again.
@@ -257,11 +258,11 @@ impl Transports {
                     (process.version, process.is_version_read) = (version, true);
                 }
                 if process.failure.as_ref() != Some(&why) {
-                    let _about = log::about(Some(process.found.uid));
+                    let _about = log::about(Some(process.found.info.uid));
                     tracing::info!(
                         "process {} ({}): its sockets cannot be read: {why}; pmdanixl --check says what is missing",
                         id.pid,
-                        process.found.command
+                        process.found.info.command
                     );
                     process.failure = Some(why);
                 }
@@ -306,7 +307,7 @@ impl Transports {
     /// Notes how many agents each process runs.
     pub fn set_agents(&mut self, agents: &HashMap<ProcessId, u32>) {
         for process in self.processes.values_mut() {
-            process.agents = agents.get(&process.found.id).copied().unwrap_or(0);
+            process.agents = agents.get(&process.found.info.id).copied().unwrap_or(0);
         }
     }
 }
@@ -314,9 +315,9 @@ impl Transports {
 /// Returns at most [`MAX_PROCESSES`] processes: of each user in turn its oldest one.
 fn limited<'a>(found: impl Iterator<Item = &'a NixlProcess>) -> Vec<&'a NixlProcess> {
     let mut all: Vec<_> = found.collect();
-    all.sort_by_key(|process| process.id.start);
-    let mut all = per_user::numbered(all, |process| process.uid);
-    all.sort_by_key(|(number, process)| (*number, process.id.start));
+    all.sort_by_key(|process| process.info.id.start);
+    let mut all = per_user::numbered(all, |process| process.info.uid);
+    all.sort_by_key(|(number, process)| (*number, process.info.id.start));
     all.truncate(MAX_PROCESSES);
     all.into_iter().map(|(_, process)| process).collect()
 }

@@ -27,8 +27,8 @@ pub fn find(state: &Path, seen: &Seen) -> Option<u32> {
     let file = FileFacts::new(&stat(state).ok()?);
     let mut processes = seen.process_scan.processes_of(&file, state).into_iter();
     // The uid is compared: any user can give a process this name and map such a file in a mount namespace.
-    let found = processes.find(|process| process.is_pmdanixl(&[file.uid]))?;
-    Some(found.id.pid)
+    let found = processes.find(|process| process.info.is_pmdanixl(&[file.uid]))?;
+    Some(found.info.id.pid)
 }
 
 /// Returns the lines of `--check` about the daemon: whether one runs, then a warning for each difference. `path` and

@@ -32,7 +32,7 @@ pub fn describe(opened: &Opened, path: &Path, summary: &mut Summary, line: &mut 
         .processes_of(&facts, path)
         .into_iter();
     let writers: Vec<_> = all
-        .filter(|process| !process.is_pmdanixl(&summary.daemons))
+        .filter(|process| !process.info.is_pmdanixl(&summary.daemons))
         .collect();
     // A daemon that may not write to the file does not have it mapped so.
     let mut readers = Vec::new();
@@ -43,15 +43,15 @@ pub fn describe(opened: &Opened, path: &Path, summary: &mut Summary, line: &mut 
     }
     let named = writers.iter().take(MAX_NAMED);
     let mut written = named.fold(String::new(), |text, writer| {
-        let user = summary.seen.names.get(writer.uid);
-        let command = text::printable(&writer.command);
-        let pid = writer.id.pid;
+        let user = summary.seen.names.get(writer.info.uid);
+        let command = text::printable(&writer.info.command);
+        let pid = writer.info.id.pid;
         format!("{text}, written by pid {pid} ({command}) user {user}")
     });
     if writers.len() > MAX_NAMED {
         written += &format!(" and {} more", writers.len() - MAX_NAMED);
     }
-    let pids = writers.iter().map(|writer| writer.id.pid);
+    let pids = writers.iter().map(|writer| writer.info.id.pid);
     summary.writers.extend(pids);
     let is_wanted = match opened {
         Opened::Ring(candidate) => {
@@ -129,7 +129,8 @@ fn describe_ring(
     // A ring that is not drained here may have another consumer.
     if candidate.access != Access::ReadOnly {
         let agents = writers.iter().copied();
-        let agents = agents.filter(|process| process.is_agent() && process.id.is_running());
+        let agents =
+            agents.filter(|process| process.info.is_agent() && process.info.id.is_running());
         if let Some(sharers) = Sharers::of(&Vec::from_iter(agents)) {
             line.severity = Severity::Problem;
             *text += &format!("; {sharers}");

@@ -8,7 +8,7 @@ use crate::observer::client::ObserverHandle;
 use crate::observer::examination::{DaemonExamination, Examination, NixlExamination, Subject};
 use crate::observer::protocol::{Found, Request, RequestKind, Response};
 use crate::procfs::process::sees_host;
-use crate::procfs::process_scan::{MappingProcess, ProcessScan, ScanRequest};
+use crate::procfs::process_scan::{ProcessInfo, ProcessScan, ScanRequest};
 use caps::{CapSet, Capability};
 use nix::unistd::geteuid;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -54,12 +54,13 @@ impl Seen {
         let mut subjects = Vec::new();
         for process in &seen.process_scan.nixl_processes {
             subjects.push(Subject::Nixl {
-                may_copy: config.is_some_and(|config| reads_sockets(config, process.uid)),
+                may_copy: config.is_some_and(|config| reads_sockets(config, process.info.uid)),
                 process: process.clone(),
             });
         }
         let all = seen.process_scan.processes();
-        let mut found: Vec<&MappingProcess> =
+        let all = all.map(|process| &process.info);
+        let mut found: Vec<&ProcessInfo> =
             all.filter(|process| process.is_pmdanixl(daemons)).collect();
         found.sort_by_key(|process| process.id);
         found.dedup_by_key(|process| process.id);
@@ -74,9 +75,12 @@ impl Seen {
             RequestKind::Examination,
             end,
         );
-        seen.nixl.sort_by_key(|process| process.found.id.pid);
-        let users = seen.process_scan.processes().map(|process| process.uid);
-        let users = users.chain(seen.nixl.iter().map(|process| process.found.uid));
+        seen.nixl.sort_by_key(|process| process.found.info.id.pid);
+        let users = seen
+            .process_scan
+            .processes()
+            .map(|process| process.info.uid);
+        let users = users.chain(seen.nixl.iter().map(|process| process.found.info.uid));
         let users: BTreeSet<u32> = users.collect();
         seen.names.want(users, Instant::now());
         while let Some(uids) = seen.names.question(Instant::now()) {

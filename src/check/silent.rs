@@ -27,17 +27,17 @@ pub fn report(
 ) -> io::Result<usize> {
     let (seen, writers) = (&summary.seen, &summary.writers);
     let mut silent: Vec<_> = seen.nixl.iter().collect();
-    silent.retain(|process| !writers.contains(&process.found.id.pid));
+    silent.retain(|process| !writers.contains(&process.found.info.id.pid));
     if !silent.is_empty() {
         writeln!(out, "processes that use NIXL, without telemetry here:")?;
     }
     for process in &silent {
-        let name = summary.seen.names.get(process.found.uid);
+        let name = summary.seen.names.get(process.found.info.uid);
         let reason = reason(process, directories);
         writeln!(
             out,
             "  pid {} ({}) user {name}: {reason}",
-            process.found.id.pid, process.command
+            process.found.info.id.pid, process.command
         )?;
     }
     if let Some(why) = seen.why_incomplete {
@@ -56,7 +56,7 @@ fn reason(process: &NixlExamination, directories: &[Directory]) -> String {
             "its environment cannot be read, or the process has overwritten it with a title: check how it was started{}",
             as_root()
         ),
-        Some((pid, environ)) if *pid == process.found.id.pid => {
+        Some((pid, environ)) if *pid == process.found.info.id.pid => {
             advice(process, environ, directories)
         }
         Some((pid, environ)) => format!(

@@ -36,13 +36,11 @@ pub fn report(
         )?;
     }
     for process in &summary.seen.nixl {
-        let NixlProcess {
-            id, uid, libraries, ..
-        } = &process.found;
+        let NixlProcess { info, libraries } = &process.found;
         let is_excluded = config
             .owners
             .as_ref()
-            .is_some_and(|owners| !owners.contains(uid));
+            .is_some_and(|owners| !owners.contains(&info.uid));
         let of_host = match (process.devices, host.len()) {
             (_, 0) => ", the host has no RDMA device".to_owned(),
             (Ok(devices), count) => format!(", {devices} of {count} RDMA devices open"),
@@ -51,9 +49,9 @@ pub fn report(
         writeln!(
             out,
             "  pid {} ({}) user {}: NIXL {}, backends {}{of_host}{}",
-            id.pid,
+            info.id.pid,
             process.command,
-            summary.seen.names.get(*uid),
+            summary.seen.names.get(info.uid),
             process.version.as_deref().unwrap_or("of unknown version"),
             Vec::from_iter(libraries.backends.clone()).join(","),
             match is_excluded {

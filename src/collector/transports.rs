@@ -41,7 +41,7 @@ impl Collector {
             let process = process_of(agent).filter(|_| agent.is_drained());
             let process = process.filter(|process| agents[process] == 1);
             let process = process.and_then(|process| self.transports.get(process));
-            if process.is_none_or(|process| read.contains(&process.found.id)) {
+            if process.is_none_or(|process| read.contains(&process.found.info.id)) {
                 let nixl = Traffic {
                     sent: agent.total(EventType::TxBytes),
                     received: agent.total(EventType::RxBytes),

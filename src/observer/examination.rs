@@ -52,7 +52,7 @@ impl Subject {
     #[must_use]
     pub fn process(&self) -> ProcessId {
         match self {
-            Self::Nixl { process, .. } => process.id,
+            Self::Nixl { process, .. } => process.info.id,
             Self::Daemon(process, _) => *process,
         }
     }
@@ -61,7 +61,7 @@ impl Subject {
     #[must_use]
     pub fn uid(&self) -> u32 {
         match self {
-            Self::Nixl { process, .. } => process.uid,
+            Self::Nixl { process, .. } => process.info.uid,
             Self::Daemon(_, uid) => *uid,
         }
     }
@@ -144,7 +144,7 @@ impl NixlExamination {
         may_copy: bool,
         may_read: &mut dyn FnMut(ProcessId) -> bool,
     ) -> Result<Self, ReadError> {
-        let directory = ProcessDir::of(found.id)?.allowed_by(may_read)?;
+        let directory = ProcessDir::of(found.info.id)?.allowed_by(may_read)?;
         let line = directory.read("cmdline", MAX_CMDLINE)?;
         let command = match CommandLine::parse(&line).and_then(|line| line.shown()) {
             Some(command) => command,
@@ -156,7 +156,7 @@ impl NixlExamination {
         };
         let names = [&telemetry::NAMES[..], &[UCX_TLS]].concat();
         let own = Environ::of(&directory, &names).ok();
-        let own = own.map(|environ| (found.id.pid, environ));
+        let own = own.map(|environ| (found.info.id.pid, environ));
         let environment = own.or_else(|| {
             ancestors::of(&directory).find_map(|one| {
                 let environ = may_read(one.id()).then(|| Environ::of(&one, &names));

@@ -248,15 +248,17 @@ impl Liveness {
     ) -> Option<&Sharers> {
         let before_scan = process_scan.files.get(&file.id)?;
         let agents = process_scan.processes_of(file, path).into_iter();
-        let agents = Vec::from_iter(agents.filter(|process| process.is_agent()));
+        let agents = Vec::from_iter(agents.filter(|process| process.info.is_agent()));
         let (old_writer, previous_writer) = (self.writer, self.previous_writer);
         // The process from before a restart may run on, and a scan from before the restart may still show it. So it
         // comes last. Of several agents, the one that started first counts.
         let writers = openers(&agents).into_iter();
-        self.writer = writers.map(|process| process.id).min_by_key(|&writer| {
-            let is_previous = Some(writer) == previous_writer;
-            (is_previous, Some(writer) != old_writer, writer.start)
-        });
+        self.writer = writers
+            .map(|process| process.info.id)
+            .min_by_key(|&writer| {
+                let is_previous = Some(writer) == previous_writer;
+                (is_previous, Some(writer) != old_writer, writer.start)
+            });
         if let Some(writer) = self.writer {
             // Facts of one process stay, since a title that it gives itself overwrites its arguments and environment.
             let old_facts = self.process_facts.take();

@@ -51,28 +51,31 @@ impl ScanRequest {
     }
 }
 
-/// A process that has a file mapped shared and writable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MappingProcess {
+/// A process, with its user and name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
     /// Process.
     pub id: ProcessId,
-    /// Where it has the file mapped. Of many places, the first ones.
-    pub addresses: Vec<u64>,
     /// Real user id.
     pub uid: u32,
     /// Name (`/proc/PID/comm`).
     pub command: String,
 }
 
+/// A process that has a file mapped shared and writable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappingProcess {
+    /// Process.
+    pub info: ProcessInfo,
+    /// Where it has the file mapped. Of many places, the first ones.
+    pub addresses: Vec<u64>,
+}
+
 /// A process with a NIXL backend loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NixlProcess {
     /// Process.
-    pub id: ProcessId,
-    /// Real user id.
-    pub uid: u32,
-    /// Name (`/proc/PID/comm`).
-    pub command: String,
+    pub info: ProcessInfo,
     /// Libraries of NIXL.
     pub libraries: Libraries,
 }
@@ -118,7 +121,7 @@ impl ProcessScan {
     /// True if something of a process was found.
     #[must_use]
     pub fn has(&self, process: ProcessId) -> bool {
-        self.processes().any(|known| known.id == process)
+        self.processes().any(|known| known.info.id == process)
     }
 
     /// Adds a process.
@@ -127,9 +130,7 @@ impl ProcessScan {
         self.is_complete &= scanned.is_complete;
         if scanned.libraries.has_backend() && process.is_agent() {
             self.nixl_processes.push(NixlProcess {
-                id: process.id,
-                uid: process.uid,
-                command: process.command.clone(),
+                info: process.clone(),
                 libraries: scanned.libraries,
             });
         }
@@ -148,8 +149,8 @@ impl ProcessScan {
                 }
                 (*count, *len) = (*count + 1, *len + file_len);
                 let process = MappingProcess {
+                    info: process.clone(),
                     addresses: file.addresses,
-                    ..process.clone()
                 };
                 known.push((file.path, process));
             }
@@ -176,7 +177,7 @@ impl ProcessScan {
             .any(|((other, _), _)| device_number(other) == device);
         let found = known.filter(|((other, name), process)| match by_device {
             true => device_number(other) == device,
-            false => path == Path::new(name) && [0, file.uid].contains(&process.uid),
+            false => path == Path::new(name) && [0, file.uid].contains(&process.info.uid),
         });
         found.map(|(_, process)| process).collect()
     }
@@ -185,7 +186,7 @@ impl ProcessScan {
     #[must_use]
     pub fn may_have_writer(&self, ino: u64) -> bool {
         let mut known = self.by_inode.get(&ino).into_iter().flatten();
-        known.any(|(_, process)| process.is_agent())
+        known.any(|(_, process)| process.info.is_agent())
     }
 
     /// Returns the processes with a NIXL backend loaded and none of these files mapped; `None` if processes were
@@ -201,8 +202,8 @@ impl ProcessScan {
         let writers = files
             .into_iter()
             .flat_map(|(file, path)| self.processes_of(file, path));
-        let writers: HashSet<ProcessId> = writers.map(|process| process.id).collect();
-        let all = self.nixl_processes.iter().map(|process| process.id);
+        let writers: HashSet<ProcessId> = writers.map(|process| process.info.id).collect();
+        let all = self.nixl_processes.iter().map(|process| process.info.id);
         let silent = all.filter(|process| !writers.contains(process));
         self.is_complete.then(|| silent.collect())
     }
@@ -214,7 +215,7 @@ impl ProcessScan {
 #[must_use]
 pub fn openers<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> {
     let mut all = processes.to_vec();
-    all.sort_by_key(|process| (process.id.start, process.id.pid));
+    all.sort_by_key(|process| (process.info.id.start, process.info.id.pid));
     let mut known = HashSet::new();
     all.retain(|process| {
         let new = process
@@ -233,7 +234,7 @@ fn device_number(text: &str) -> Option<u64> {
     Some(makedev(number(major)?, number(minor)?))
 }
 
-impl MappingProcess {
+impl ProcessInfo {
     /// True if the process may be an agent: it is not pmdanixl, neither this process nor another one.
     #[must_use]
     pub fn is_agent(&self) -> bool {

@@ -19,7 +19,7 @@ impl Sharers {
     #[must_use]
     pub fn of(processes: &[&MappingProcess]) -> Option<Self> {
         let all = openers(processes).into_iter();
-        let all = Vec::from_iter(all.map(|process| process.id));
+        let all = Vec::from_iter(all.map(|process| process.info.id));
         (all.len() > 1).then_some(Self(all))
     }
 

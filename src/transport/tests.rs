@@ -3,6 +3,7 @@
 use super::*;
 use crate::observer::group::Group;
 use crate::observer::protocol::{End, Stalled};
+use crate::procfs::process_scan::ProcessInfo;
 use crate::procfs::process_scan::library::Libraries;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,14 +17,22 @@ fn id(pid: u32) -> ProcessId {
 
 fn found(pid: u32, uid: u32, library: &[u8]) -> NixlProcess {
     NixlProcess {
-        id: id(pid),
-        uid,
-        command: "python3".into(),
+        info: ProcessInfo {
+            id: id(pid),
+            uid,
+            command: "python3".into(),
+        },
         libraries: Libraries {
             core: Some(OsStr::from_bytes(library).into()),
             ..Libraries::default()
         },
     }
+}
+
+fn with_id(id: ProcessId, uid: u32) -> NixlProcess {
+    let mut process = found(id.pid, uid, b"/l");
+    process.info.id = id;
+    process
 }
 
 /// Returns the table after a process scan that has found these processes.
@@ -154,10 +163,7 @@ fn lost_bytes_leave_the_share_without_a_value() {
 #[test]
 fn process_that_a_scan_could_not_read_keeps_its_sums() {
     let own = ProcessId::of(std::process::id()).expect("it runs");
-    let process = |id| NixlProcess {
-        id,
-        ..found(0, 7, b"/l")
-    };
+    let process = |id| with_id(id, 7);
     let ended = id(u32::MAX);
     let mut transports = transports(&[process(own), process(ended)]);
     apply(&mut transports, reading(own, 5));
@@ -172,10 +178,7 @@ fn process_that_a_scan_could_not_read_keeps_its_sums() {
 #[test]
 fn process_that_has_a_row_again_begins_at_zero_with_another_id() {
     let own = ProcessId::of(std::process::id()).expect("it runs");
-    let process = NixlProcess {
-        id: own,
-        ..found(0, 7, b"/l")
-    };
+    let process = with_id(own, 7);
     let (mut transports, mut ids) = (Transports::default(), ClockIds::default());
     let mut agent = AgentTransport::default();
     let mut scan = |transports: &mut Transports, found: &[NixlProcess]| {
@@ -184,10 +187,7 @@ fn process_that_has_a_row_again_begins_at_zero_with_another_id() {
     };
     let first = scan(&mut transports, std::slice::from_ref(&process));
     // Older processes of its user, which have ended, have all rows.
-    let older = |pid| NixlProcess {
-        id: ProcessId { pid, start: 0 },
-        ..found(pid, 7, b"/l")
-    };
+    let older = |pid| with_id(ProcessId { pid, start: 0 }, 7);
     let mut all: Vec<_> = { 1 << 30.. }.take(MAX_PROCESSES).map(older).collect();
     all.push(process.clone());
     let sent = Traffic {
@@ -219,10 +219,8 @@ fn process_that_has_a_row_again_begins_at_zero_with_another_id() {
     // A scan that has failed to read it changes nothing.
     assert_eq!(scan(&mut transports, &[]), again);
     // Under another name it is another instance.
-    let renamed = NixlProcess {
-        command: "worker".into(),
-        ..process
-    };
+    let mut renamed = process;
+    renamed.info.command = "worker".into();
     let renamed = scan(&mut transports, &[renamed]);
     let all = HashSet::from([first, again, renamed]);
     assert_eq!((all.len(), all.contains(&None)), (3, false));

@@ -16,8 +16,13 @@ impl Server {
     /// Updates the instance domains of processes and of peers.
     pub(super) fn update_transport_indoms(&mut self) {
         let processes = self.collector.transports().iter();
-        let processes =
-            processes.map(|process| (process.instance, process.instance_name(), process.found.id));
+        let processes = processes.map(|process| {
+            (
+                process.instance,
+                process.instance_name(),
+                process.found.info.id,
+            )
+        });
         self.indoms.processes.replace(&Vec::from_iter(processes));
         let mut peers = Vec::new();
         for (_, key) in self.indoms.agents.iter() {
@@ -48,7 +53,7 @@ impl Server {
     /// Returns the labels of a process as a JSON object.
     pub(super) fn process_labels(&self, inst: u32) -> Option<String> {
         let process = self.process(self.indoms.processes.get(inst)?)?;
-        let found = &process.found;
+        let found = &process.found.info;
         Some(json!({"pid": found.id.pid, "command": found.command, "uid": found.uid}).to_string())
     }
 

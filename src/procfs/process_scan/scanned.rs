@@ -6,7 +6,7 @@ use crate::procfs::facts::Facts;
 use crate::procfs::process::{ProcessId, has_ended};
 use crate::procfs::process_dir::{ProcessDir, ReadError};
 use crate::procfs::process_scan::library::Libraries;
-use crate::procfs::process_scan::{MappingProcess, ScanRequest};
+use crate::procfs::process_scan::{ProcessInfo, ScanRequest};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -28,8 +28,8 @@ pub(super) const MAX_LINE: u64 = 8192;
 /// What a scan reads of a process.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScannedProcess {
-    /// The process, without addresses. Name and user are empty if nothing else was found.
-    pub process: MappingProcess,
+    /// The process. Name and user are empty if nothing else was found.
+    pub process: ProcessInfo,
     /// Requested files that it has mapped, by inode number. One process may have that of several file systems.
     pub files: HashMap<u64, Vec<MappedFile>>,
     /// Facts, if it has a file mapped whose writers are requested.
@@ -69,7 +69,7 @@ impl ScannedProcess {
         // incomplete: any user can start such a process.
         let mut maps = BufReader::new(directory.file("maps")?);
         let mut scanned = Self {
-            process: MappingProcess::unnamed(id),
+            process: ProcessInfo::unnamed(id),
             files: HashMap::new(),
             facts: None,
             libraries: Libraries::default(),
@@ -132,12 +132,11 @@ impl ScannedProcess {
     }
 }
 
-impl MappingProcess {
+impl ProcessInfo {
     /// Returns a process whose user and name were not read.
     pub(super) fn unnamed(id: ProcessId) -> Self {
         Self {
             id,
-            addresses: Vec::new(),
             // A user id that cannot exist (chown(2): -1 means no change).
             uid: u32::MAX,
             command: String::new(),

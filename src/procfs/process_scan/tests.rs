@@ -34,10 +34,12 @@ impl ProcessScan {
         let (major, minor) = (major(facts.id.dev), minor(facts.id.dev));
         let path = format!("{major:02x}:{minor:02x} {}", path.display());
         let process = |&(id, address): &(ProcessId, u64)| MappingProcess {
-            id,
+            info: ProcessInfo {
+                id,
+                uid: facts.uid,
+                command: "python3".into(),
+            },
             addresses: vec![address],
-            uid: facts.uid,
-            command: "python3".into(),
         };
         let mapped = processes.iter().map(|one| (path.clone(), process(one)));
         Self {
@@ -52,9 +54,9 @@ impl ScannedProcess {
     /// Returns a process of a user with a file mapped.
     pub(crate) fn with_file(pid: u32, uid: u32) -> Self {
         let mut scanned = Self {
-            process: MappingProcess {
+            process: ProcessInfo {
                 uid,
-                ..MappingProcess::unnamed(ProcessId { pid, start: 1 })
+                ..ProcessInfo::unnamed(ProcessId { pid, start: 1 })
             },
             files: HashMap::new(),
             facts: None,
@@ -98,10 +100,12 @@ fn only_writable_shared_mappings_of_files_count() {
 #[test]
 fn inode_number_on_two_file_systems_is_two_files() {
     let process = |pid, uid| MappingProcess {
-        id: ProcessId { pid, start: 1 },
+        info: ProcessInfo {
+            id: ProcessId { pid, start: 1 },
+            uid,
+            command: "python3".into(),
+        },
         addresses: Vec::new(),
-        uid,
-        command: "python3".into(),
     };
     let known = vec![
         ("00:1b /memfd:other".into(), process(1, 0)),
@@ -127,7 +131,10 @@ fn inode_number_on_two_file_systems_is_two_files() {
             ..facts
         };
         let found = process_scan.processes_of(&file, Path::new(path));
-        found.into_iter().map(|process| process.id.pid).collect()
+        found
+            .into_iter()
+            .map(|process| process.info.id.pid)
+            .collect()
     };
     let device = nix::sys::stat::makedev;
     assert_eq!(pids(device(0xfe, 0), 7, "/var/tmp/ring"), [2]);
@@ -138,15 +145,16 @@ fn inode_number_on_two_file_systems_is_two_files() {
 #[test]
 fn inherited_mappings_are_those_of_the_process_that_started_first() {
     let process = |(pid, start, addresses): (u32, u64, &[u64])| MappingProcess {
-        id: ProcessId { pid, start },
+        info: ProcessInfo {
+            id: ProcessId { pid, start },
+            ..ProcessInfo::default()
+        },
         addresses: addresses.to_vec(),
-        uid: 0,
-        command: "python3".into(),
     };
     let openers = |all: &[(u32, u64, &[u64])]| {
         let all = Vec::from_iter(all.iter().map(|&one| process(one)));
         let found = openers(&Vec::from_iter(&all));
-        Vec::from_iter(found.iter().map(|process| process.id.pid))
+        Vec::from_iter(found.iter().map(|process| process.info.id.pid))
     };
     // Children of a process, also of one that has ended.
     assert_eq!(openers(&[(9, 2, &[1]), (7, 1, &[1]), (8, 1, &[1])]), [7]);
@@ -161,7 +169,7 @@ fn scan_finds_the_mapping_of_this_process() {
     let process_scan = ProcessScan::run(&[&facts], Some([facts.id.ino].into()));
     let found = process_scan.processes_of(&facts, file.path());
     // A child of another test has the mapping as well, until execve(2).
-    let is_ours = |process: &&&MappingProcess| process.id.pid == std::process::id();
+    let is_ours = |process: &&&MappingProcess| process.info.id.pid == std::process::id();
     assert_eq!(found.iter().filter(is_ours).count(), 1, "{found:?}");
     // This process is not an agent.
     let ours = ProcessId::of(std::process::id()).expect("this one");
@@ -192,7 +200,7 @@ fn scan_keeps_requested_inodes_only() {
 #[test]
 fn mappings_are_limited_for_each_user() {
     let scanned = |pid| ScannedProcess {
-        process: MappingProcess::unnamed(ProcessId { pid, start: 1 }),
+        process: ProcessInfo::unnamed(ProcessId { pid, start: 1 }),
         files: HashMap::new(),
         facts: None,
         libraries: Libraries::default(),
@@ -250,9 +258,8 @@ fn long_line_of_maps_is_cut() {
 
 #[test]
 fn own_process_and_pmdanixl_are_not_agents() {
-    let process = |pid, uid, command: &str| MappingProcess {
+    let process = |pid, uid, command: &str| ProcessInfo {
         id: ProcessId { pid, start: 1 },
-        addresses: Vec::new(),
         uid,
         command: command.into(),
     };
@@ -280,9 +287,10 @@ fn nixl_process_without_an_attached_file_has_no_telemetry() {
     found.is_complete = true;
     assert_eq!(found.without_telemetry(files()), Some(Vec::new()));
     let nixl_process = |id| NixlProcess {
-        id,
-        uid: 0,
-        command: "python3".into(),
+        info: ProcessInfo {
+            id,
+            ..ProcessInfo::default()
+        },
         libraries: Libraries::default(),
     };
     found.nixl_processes = [writer, silent].map(nixl_process).into();
