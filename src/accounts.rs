@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::fs;
 
 pub mod lookup;
-pub mod names;
+pub mod user_names;
 
 /// A user account.
 #[derive(Clone, Debug, PartialEq, Eq)]

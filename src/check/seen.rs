@@ -2,7 +2,7 @@
 
 //! `--check`: what the observer reads of other processes. All of it together has one deadline.
 
-use crate::accounts::names::UserNames;
+use crate::accounts::user_names::UserNames;
 use crate::config::Config;
 use crate::observer::client::ObserverHandle;
 use crate::observer::examination::{DaemonExamination, Examination, NixlExamination, Subject};

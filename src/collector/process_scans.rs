@@ -3,7 +3,7 @@
 //! Schedules process scans and applies their results: which process writes each file, and its labels.
 
 use super::Collector;
-use crate::accounts::names::UserNames;
+use crate::accounts::user_names::UserNames;
 use crate::agents::{Agent, AgentKey};
 use crate::base::clock::Now;
 use crate::base::file::FileFacts;

@@ -8,11 +8,11 @@
 pub mod cgroup;
 pub mod command;
 pub mod engine;
+pub mod engine_by_name;
 pub mod environ;
 pub mod gpu;
 pub mod kubelet;
 pub mod labels;
-pub mod names;
 pub mod pods;
 pub mod process;
 pub mod server;

@@ -2,7 +2,7 @@
 
 //! Facts about an agent, and the labels of its instance.
 
-use crate::procfs::facts::{kubelet, names};
+use crate::procfs::facts::{engine_by_name, kubelet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ impl Facts {
         let mut facts = Self::default();
         facts.set("user", user.filter(|user| user.len() <= MAX_USER_NAME));
         facts.set("pod_uid", kubelet::pod_uid(directory));
-        facts.set("engine", names::engine(&name.to_string_lossy()));
+        facts.set("engine", engine_by_name::engine(&name.to_string_lossy()));
         facts
     }
 
