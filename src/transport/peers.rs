@@ -146,7 +146,7 @@ mod tests {
             };
             let mut reading = Vec::new();
             for _ in 0..next(64) {
-                let (last, sent) = (next(200) as u8, next(1 << 30));
+                let (last, sent) = (u8::try_from(next(200)).expect("small"), next(1 << 30));
                 all[usize::from(last)] += sent;
                 let traffic = Traffic {
                     sent,
