@@ -281,7 +281,7 @@ impl Transports {
         }
     }
 
-    /// Notes that no response will come any more.
+    /// Ends a scan whose responses will not come any more.
     pub fn end_scan(&mut self) {
         self.is_scanning = false;
     }
@@ -304,7 +304,7 @@ impl Transports {
         self.processes.get(&id)
     }
 
-    /// Notes how many agents each process runs.
+    /// Sets how many agents each process runs.
     pub fn set_agents(&mut self, agents: &HashMap<ProcessId, u32>) {
         for process in self.processes.values_mut() {
             process.agents = agents.get(&process.found.info.id).copied().unwrap_or(0);

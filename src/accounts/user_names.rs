@@ -29,7 +29,7 @@ pub struct UserNames {
 }
 
 impl UserNames {
-    /// Notes which names are needed. Those in /etc/passwd are known at once.
+    /// Asks for the names of these users. Those in /etc/passwd are known at once.
     pub fn want(&mut self, uids: impl IntoIterator<Item = u32>, now: Instant) {
         let is_known = |uid: &u32| self.known.get(uid).is_some_and(|(_, end)| now < *end);
         let missing: HashSet<u32> = uids.into_iter().filter(|uid| !is_known(uid)).collect();
@@ -81,7 +81,7 @@ impl UserNames {
         }
     }
 
-    /// Notes that no answer has come in time.
+    /// Ends a question whose answer has not come in time.
     pub fn end_question(&mut self, now: Instant) {
         if std::mem::take(&mut self.is_asking) {
             self.wanted.clear();

@@ -126,7 +126,7 @@ impl ProcessScans {
         self.user_names.is_asking() && ends.is_some_and(|end| now < end)
     }
 
-    /// Notes that no scan will be made any more.
+    /// Ends all scans: none will be made any more.
     fn stop(&mut self) {
         (self.running, self.silent) = (None, None);
     }

@@ -54,7 +54,7 @@ impl Collector {
         self.transports.has_changed = true;
     }
 
-    /// Notes how many agents each process runs, and returns these numbers.
+    /// Counts the agents that each process runs. Returns these numbers.
     pub(super) fn count_agents(&mut self) -> HashMap<ProcessId, u32> {
         let mut agents: HashMap<ProcessId, u32> = HashMap::new();
         for process in self.agents.values().filter_map(process_of) {

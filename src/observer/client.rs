@@ -52,7 +52,7 @@ impl ObserverHandle {
     /// Sends a request. It must have served the last one of this kind. Does nothing if it does not run.
     pub fn send(&mut self, request: &Request) {
         if let Some(Err(err)) = self.link.as_mut().map(|link| link.send(request)) {
-            self.note_end(&err);
+            self.end(&err);
         }
     }
 
@@ -77,14 +77,14 @@ impl ObserverHandle {
                     }
                     link.wait(left);
                 }
-                Err(err) => self.note_end(&err),
+                Err(err) => self.end(&err),
             }
         }
         responses
     }
 
-    /// Notes that it has ended, or has sent something else than a response.
-    fn note_end(&mut self, err: &io::Error) {
+    /// Gives the observer up, as it has ended or has sent something else than a response.
+    fn end(&mut self, err: &io::Error) {
         let Some(link) = self.link.take() else {
             return;
         };

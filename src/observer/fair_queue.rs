@@ -201,16 +201,15 @@ impl FairQueue {
         self.queues.values().any(|queue| !queue.is_empty())
     }
 
-    /// Notes that the reading of a process has taken this time. A late one was set aside before, maybe in an earlier
-    /// request.
-    pub fn note(&mut self, queued: &QueuedOrder, time: Duration, is_late: bool) {
+    /// Charges the time of a reading to the user of the process. One that was set aside may be of an earlier request.
+    pub fn charge(&mut self, queued: &QueuedOrder, time: Duration, was_aside: bool) {
         if let Some(last_read) = self.last_read.get_mut(&queued.pid()) {
             *last_read = self.request;
         }
         if queued.is_sought {
             self.sought_time += time;
         }
-        if time >= SLOW && !is_late {
+        if time >= SLOW && !was_aside {
             self.slow_time += time;
         }
         *self.used.entry(queued.uid).or_default() += time;
@@ -265,7 +264,7 @@ mod tests {
         let all = processes.iter().map(|(queued, _)| (*queued).clone());
         queue.begin(orders(&Vec::from_iter(all), true), *START);
         for (queued, time) in processes {
-            queue.note(queued, *time, false);
+            queue.charge(queued, *time, false);
         }
         queue.used_by_all = Duration::ZERO;
         queue
@@ -281,7 +280,7 @@ mod tests {
         let mut queue = read(&[(&all[0], LONG), (&all[1], SHORT), (&all[2], SHORT)]);
         assert_eq!(order(&mut queue, &all, 0), [2, 1, 3]);
         // The first process was read, and the others were not for a while.
-        queue.note(&all[0], Duration::ZERO, false);
+        queue.charge(&all[0], Duration::ZERO, false);
         assert_eq!(order(&mut queue, &all, 0), [2, 3, 1]);
         // It has no process for a while.
         order(&mut queue, &all[1..2], 60);
@@ -325,7 +324,7 @@ mod tests {
             let mut queue = FairQueue::new(false);
             let order = |queue: &mut _, at| order_with(queue, &all, is_limited, at);
             assert_eq!(order(&mut queue, 0), [1, 2]);
-            queue.note(&all[0], LONG, false);
+            queue.charge(&all[0], LONG, false);
             assert_eq!(order(&mut queue, 0), expected);
             assert_eq!(queue.has_some(), is_limited);
             assert_eq!(order(&mut queue, 3), [2, 1]);
@@ -341,7 +340,7 @@ mod tests {
         queue.used_by_all = LONG;
         let next = |queue: &mut FairQueue| queue.next(false).map(|queued| queued.pid());
         assert_eq!([2, 3].map(|_| next(&mut queue)), [Some(2), Some(3)]);
-        queue.note(&all[2], SHORT, false);
+        queue.charge(&all[2], SHORT, false);
         assert_eq!(next(&mut queue), Some(4));
         assert_eq!(next(&mut queue), None);
     }
@@ -354,9 +353,9 @@ mod tests {
             queue.begin(orders(&all, is_limited), *START);
             let first = queue.next(false).expect("two");
             // This one was set aside in an earlier request.
-            queue.note(&first, LONG, true);
+            queue.charge(&first, LONG, true);
             assert_eq!(queue.slow_time, Duration::ZERO);
-            queue.note(&first, MAX_SLOW_TIME, false);
+            queue.charge(&first, MAX_SLOW_TIME, false);
             assert_eq!(queue.next(false).map(|queued| queued.uid), expected);
             assert_eq!(order(&mut queue, &all, 1)[0], 2);
         }
@@ -382,11 +381,11 @@ mod tests {
         for (are_new_first, expected) in [(false, [1, 2, 3]), (true, [3, 1, 2])] {
             let mut queue = FairQueue::new(are_new_first);
             order(&mut queue, &all[..2], 0);
-            queue.note(&all[0], SHORT, false);
-            queue.note(&all[1], SHORT, false);
+            queue.charge(&all[0], SHORT, false);
+            queue.charge(&all[1], SHORT, false);
             order(&mut queue, &all[..2], 0);
-            queue.note(&all[0], SHORT, false);
-            queue.note(&all[1], SHORT, false);
+            queue.charge(&all[0], SHORT, false);
+            queue.charge(&all[1], SHORT, false);
             assert_eq!(order(&mut queue, &all, 0), expected);
         }
     }
@@ -407,7 +406,7 @@ mod tests {
             let mut count = 0;
             while let Some(queued) = queue.next(false) {
                 assert_eq!(queued.uid, 1);
-                queue.note(&queued, MAX_SOUGHT_TIME / 2, false);
+                queue.charge(&queued, MAX_SOUGHT_TIME / 2, false);
                 count += 1;
             }
             assert_eq!(count, 2);
@@ -434,7 +433,7 @@ mod tests {
         let (mut queue, mut times) = (FairQueue::new(false), [0; 60]);
         for _ in 0..12 {
             for pid in &order(&mut queue, &all, 0)[..20] {
-                queue.note(&all[*pid as usize], Duration::ZERO, false);
+                queue.charge(&all[*pid as usize], Duration::ZERO, false);
                 times[*pid as usize] += 1;
             }
         }

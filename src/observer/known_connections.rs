@@ -56,7 +56,7 @@ impl KnownConnections {
         self.running = running;
     }
 
-    /// Notes that a process has ended: its connections count for the process that inherited them.
+    /// Removes a process that has ended: its connections count for the process that inherited them.
     pub fn remove(&mut self, id: ProcessId) {
         self.unread.remove(&id);
     }

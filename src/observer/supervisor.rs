@@ -138,7 +138,7 @@ impl Supervisor {
                 self.poll_errand(errand, now);
             }
             Ok(Some(reply)) => {
-                self.note_time(&errand, now);
+                self.charge(&errand, now);
                 self.workers.put_back(errand.worker, now);
                 self.respond(&errand.queued, reply);
             }
@@ -146,24 +146,24 @@ impl Supervisor {
             Ok(None) if time >= HARD_TIMEOUT => self.give_up(errand, now),
             Ok(None) => self.errands.push(errand),
             Err(err) => {
-                self.note_time(&errand, now);
+                self.charge(&errand, now);
                 self.fail(errand.kind, Some(errand.worker), &err, now);
             }
         }
     }
 
-    /// Notes the time of an errand that has ended, for its user.
-    fn note_time(&mut self, errand: &Errand, now: Instant) {
+    /// Charges the time of an errand that has ended to its user.
+    fn charge(&mut self, errand: &Errand, now: Instant) {
         let time = now.saturating_duration_since(errand.began);
-        // A part was noted when it was set aside.
-        let noted = if errand.is_aside {
+        // A part was charged when it was set aside.
+        let charged = if errand.is_aside {
             SOFT_TIMEOUT
         } else {
             Duration::ZERO
         };
         let queue = &mut self.job(errand.kind).queue;
-        let time = time.saturating_sub(noted);
-        queue.note(&errand.queued, time, errand.is_aside);
+        let time = time.saturating_sub(charged);
+        queue.charge(&errand.queued, time, errand.is_aside);
     }
 
     /// Sets a worker aside that has not answered in time. Another one goes on, with the same request if that is not
@@ -172,7 +172,7 @@ impl Supervisor {
         self.job(errand.kind).end.is_cut = true;
         self.job(errand.kind)
             .queue
-            .note(&errand.queued, SOFT_TIMEOUT, false);
+            .charge(&errand.queued, SOFT_TIMEOUT, false);
         let process = errand.ancestor.or_else(|| errand.queued.order.process());
         let uid = errand.queued.uid;
         let group = |process| match Group::of(process) {
@@ -187,7 +187,7 @@ impl Supervisor {
 
     /// Kills a worker that a process has stalled.
     fn give_up(&mut self, errand: Errand, now: Instant) {
-        self.note_time(&errand, now);
+        self.charge(&errand, now);
         self.workers.kill(errand.worker, errand.stalled, now);
         let blocked = self.blocked();
         self.responses.push(Response::Stalled(Stalled {
@@ -203,7 +203,7 @@ impl Supervisor {
         self.workers.blocked() + self.aside().count()
     }
 
-    /// Notes that a process was not read since its worker has failed, or cannot be started.
+    /// Gives up a process that was not read since its worker has failed, or cannot be started.
     fn fail(&mut self, kind: RequestKind, worker: Option<Worker>, err: &io::Error, now: Instant) {
         self.job(kind).end.is_cut = true;
         let why = self.workers.fail(worker, err, now);

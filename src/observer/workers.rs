@@ -115,7 +115,7 @@ impl Workers {
         });
     }
 
-    /// Notes that a worker has ended, has sent something else than an answer, or cannot be started. Returns what
+    /// Gives up a worker that has ended, has sent something else than a reply, or cannot be started. Returns what
     /// happened. The next one is started after a pause.
     pub fn fail(&mut self, worker: Option<Worker>, err: &io::Error, now: Instant) -> String {
         let pause = PAUSE * 2_u32.saturating_pow(self.failures);

@@ -62,7 +62,7 @@ struct SharedFacts {
 
 impl SharedFacts {
     /// Adds the facts of the process or of its next ancestor.
-    fn note(&mut self, start: &StartData) {
+    fn add(&mut self, start: &StartData) {
         if let (None, Some(environ)) = (&self.job, &start.environ) {
             let job = environ.get(SLURM_JOB_ID).and_then(|job| job.parse().ok());
             let job = job.filter(|&job: &u32| job != 0);
@@ -99,7 +99,7 @@ impl Facts {
             job: cgroup.slurm_job_id.map(Some),
             server: line.is_none().then_some(None),
         };
-        shared.note(&start);
+        shared.add(&start);
         for ancestor in ancestors::of(process) {
             let is_known = shared.job.is_some() && shared.server.is_some();
             if is_known || !may_read(ancestor.id()) {
@@ -109,7 +109,7 @@ impl Facts {
             if start.line.is_none() || !ancestor.is_running() {
                 break;
             }
-            shared.note(&start);
+            shared.add(&start);
         }
         let server = shared.server.flatten();
         // The environment comes first, since a process may open other GPUs only to list them.
@@ -164,7 +164,7 @@ mod tests {
         };
         for (cmdline, environ) in ancestors {
             let environ = environ.and_then(|text| Environ::read(text, &NAMES).ok());
-            shared.note(&StartData {
+            shared.add(&StartData {
                 line: CommandLine::parse(cmdline),
                 environ,
             });

@@ -35,8 +35,8 @@ pub struct Libraries {
 }
 
 impl Libraries {
-    /// Notes a line of /proc/PID/maps.
-    pub fn note(&mut self, line: &[u8]) {
+    /// Adds the library in a line of /proc/PID/maps, if it has one.
+    pub fn add_line(&mut self, line: &[u8]) {
         // For most of the thousands of lines this reads their ends only.
         let path = line.trim_ascii_end();
         let Some(slash) = path.iter().rposition(|&byte| byte == b'/') else {
@@ -88,7 +88,7 @@ mod tests {
     fn libraries(paths: &[&str]) -> Libraries {
         let mut libraries = Libraries::default();
         for path in paths {
-            libraries.note(format!("7f00-7f10 r-xp 00001000 fe:01 4711   {path}\n").as_bytes());
+            libraries.add_line(format!("7f00-7f10 r-xp 00001000 fe:01 4711   {path}\n").as_bytes());
         }
         libraries
     }

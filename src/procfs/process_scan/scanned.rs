@@ -104,7 +104,7 @@ impl ScannedProcess {
             if let Some((path, inode)) = mapping.filter(|(_, inode)| request.includes(*inode)) {
                 self.is_complete &= self.add(path, inode, address(&line));
             }
-            self.libraries.note(&line);
+            self.libraries.add_line(&line);
         }
         Ok(())
     }
