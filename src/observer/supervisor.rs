@@ -64,7 +64,7 @@ pub struct Supervisor {
     jobs: [Job; KINDS.len()],
     errands: Vec<Errand>,
     /// What the current process scan looks for, and its number.
-    sought: (ScanRequest, u64),
+    scan: (ScanRequest, u64),
     connections: KnownConnections,
     /// Real users of processes whose directory belongs to root, by process id.
     users: HashMap<u32, u32>,
@@ -78,7 +78,7 @@ impl Supervisor {
             workers: Workers::new(program),
             jobs: KINDS.map(Job::new),
             errands: Vec::new(),
-            sought: (ScanRequest::default(), 0),
+            scan: (ScanRequest::default(), 0),
             connections: KnownConnections::default(),
             users: HashMap::new(),
             responses: Vec::new(),
@@ -93,7 +93,7 @@ impl Supervisor {
     pub fn begin(&mut self, request: Request, now: Instant) {
         let (kind, orders) = job::list(&request, &mut self.users);
         match request {
-            Request::Scan(request) => self.sought = (request, self.sought.1 + 1),
+            Request::Scan(request) => self.scan = (request, self.scan.1 + 1),
             Request::Sockets(requests) => {
                 let running = requests.iter().map(|one| (one.id, one.uid)).collect();
                 self.connections.begin_scan(running, now);
@@ -198,9 +198,9 @@ impl Supervisor {
         }));
     }
 
-    /// Returns the number of workers that are set aside, or were killed and have not ended.
+    /// Returns the number of blocked workers: those that are set aside, or were killed and have not ended.
     fn blocked(&mut self) -> usize {
-        self.workers.blocked() + self.aside().count()
+        self.workers.killed() + self.aside().count()
     }
 
     /// Gives up a process that was not read since its worker has failed, or cannot be started.
@@ -228,10 +228,10 @@ impl Supervisor {
             Ok(worker) => worker,
             Err(err) => return self.fail(kind, None, &err, now),
         };
-        let (request, scan) = &self.sought;
+        let (request, number) = &self.scan;
         // Either fails if the worker has ended meanwhile, and so does the wait for its answer.
-        if kind == RequestKind::Scan && worker.scan != *scan {
-            worker.scan = *scan;
+        if kind == RequestKind::Scan && worker.scan != *number {
+            worker.scan = *number;
             let _ = worker.link.send(&Task::LookFor(request.clone()));
         }
         let stalled = self.aside().filter_map(|one| one.stalled);
@@ -340,7 +340,7 @@ impl Supervisor {
             false => errand.began + SOFT_TIMEOUT,
         });
         let mut end = deadlines.min().unwrap_or(now + LONG);
-        if self.workers.blocked() > 0 || self.jobs.iter().any(|job| job.is_running) {
+        if self.workers.killed() > 0 || self.jobs.iter().any(|job| job.is_running) {
             end = end.min(now + REAP_PERIOD);
         }
         let links = || self.errands.iter().map(|errand| &errand.worker.link);

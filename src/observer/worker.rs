@@ -50,7 +50,7 @@ pub fn close_inherited() -> io::Result<()> {
 /// # Errors
 /// The pipes are broken.
 pub fn run(orders: impl BufRead, mut replies: impl Write) -> io::Result<()> {
-    let mut sought = ScanRequest::default();
+    let mut scan = ScanRequest::default();
     let mut send = |reply: &Reply| {
         let mut message = Vec::new();
         write_message(reply, &mut message)?;
@@ -60,7 +60,7 @@ pub fn run(orders: impl BufRead, mut replies: impl Write) -> io::Result<()> {
     for line in orders.lines() {
         let (order, skipped) = match serde_json::from_str(&line?)? {
             Task::LookFor(request) => {
-                sought = request;
+                scan = request;
                 continue;
             }
             Task::Read(order, skipped) => (order, skipped),
@@ -74,30 +74,29 @@ pub fn run(orders: impl BufRead, mut replies: impl Write) -> io::Result<()> {
             }
             may_read
         };
-        let reply = read(&order, &sought, &mut may_read);
+        let reply = read(&order, &scan, &mut may_read);
         send(&reply)?;
     }
     Ok(())
 }
 
 /// Reads what is ordered. `may_read` is called before a process is read, and says whether it may be.
-fn read(order: &Order, sought: &ScanRequest, may_read: &mut dyn FnMut(ProcessId) -> bool) -> Reply {
-    let reply =
-        match order {
-            Order::Pods(logs) => Ok(Reply::Found(Found::Pods(Pods::read(logs)))),
-            Order::Scan(pid) => ScannedProcess::read(*pid, sought, may_read).map(|process| {
-                match process.has_something() {
-                    true => Reply::Found(Found::Scanned(process)),
-                    false => Reply::Nothing(process.is_complete),
-                }
-            }),
-            Order::Sockets(request) => read_sockets(request, may_read),
-            Order::LookUp(uids) => {
-                let lines = lookup::look_up(uids, NAME_TIME);
-                Ok(Reply::Found(Found::LookedUp(uids.clone(), lines)))
-            }
-            Order::Examine(subject) => examination::read(subject, may_read),
-        };
+fn read(order: &Order, scan: &ScanRequest, may_read: &mut dyn FnMut(ProcessId) -> bool) -> Reply {
+    let reply = match order {
+        Order::Pods(logs) => Ok(Reply::Found(Found::Pods(Pods::read(logs)))),
+        Order::Scan(pid) => ScannedProcess::read(*pid, scan, may_read).map(|process| match process
+            .has_something()
+        {
+            true => Reply::Found(Found::Scanned(process)),
+            false => Reply::Nothing(process.is_complete),
+        }),
+        Order::Sockets(request) => read_sockets(request, may_read),
+        Order::LookUp(uids) => {
+            let lines = lookup::look_up(uids, NAME_TIME);
+            Ok(Reply::Found(Found::LookedUp(uids.clone(), lines)))
+        }
+        Order::Examine(subject) => examination::read(subject, may_read),
+    };
     reply.unwrap_or_else(|err| {
         Reply::Unread(match err {
             ReadError::Skipped => Unread::Skipped,

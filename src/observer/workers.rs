@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub const OPTION: &str = "--observer-worker";
 /// The group of a process that has stalled a worker is skipped for at least this long.
 pub const SKIP_TIME: Duration = Duration::from_secs(600);
-/// With this many workers that are set aside or do not end, nothing else is read.
+/// With this many blocked workers, nothing else is read.
 pub const MAX_BLOCKED: usize = 8;
 /// Pause after a worker that has failed, and its limit. It doubles with each one that follows.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ pub struct Worker {
 
 /// Worker that was killed, in most cases because it waits for a process.
 #[derive(Debug)]
-struct Stuck {
+struct Killed {
     child: Closed,
     /// Process that it waits for, and its group.
     stalled: Option<(ProcessId, Group)>,
@@ -46,7 +46,7 @@ pub struct Workers {
     program: PathBuf,
     /// The one for the next order.
     idle: Option<Worker>,
-    stuck: Vec<Stuck>,
+    killed: Vec<Killed>,
     /// Number of workers that have failed since one has answered.
     failures: u32,
     /// When the pause after a failure ends.
@@ -108,7 +108,7 @@ impl Workers {
     /// Kills a worker, and keeps it until it has ended.
     fn keep(&mut self, mut child: Closed, stalled: Option<(ProcessId, Group)>, now: Instant) {
         child.kill();
-        self.stuck.push(Stuck {
+        self.killed.push(Killed {
             child,
             stalled,
             skip_until: stalled.map_or(now, |_| now + SKIP_TIME),
@@ -142,32 +142,32 @@ impl Workers {
 
     /// Reaps workers that have ended, and ends the skipping of their groups when it is time.
     pub fn reap(&mut self, now: Instant) {
-        self.stuck
+        self.killed
             .retain_mut(|one| one.child.is_running() || now < one.skip_until);
     }
 
     /// Returns the number of killed workers that have not ended.
-    pub fn blocked(&mut self) -> usize {
-        let blocked = self.stuck.iter_mut().map(|one| one.child.is_running());
-        blocked.filter(|&is_running| is_running).count()
+    pub fn killed(&mut self) -> usize {
+        let killed = self.killed.iter_mut().map(|one| one.child.is_running());
+        killed.filter(|&is_running| is_running).count()
     }
 
     /// Returns the processes for which killed workers wait.
     pub fn stalled(&mut self) -> Vec<u32> {
-        let stuck = self.stuck.iter_mut();
-        let running = stuck.filter_map(|one| one.stalled.filter(|_| one.child.is_running()));
+        let killed = self.killed.iter_mut();
+        let running = killed.filter_map(|one| one.stalled.filter(|_| one.child.is_running()));
         running.map(|(process, _)| process.pid).collect()
     }
 
     /// Returns the processes of the workers here that have not ended.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
-        let stuck = self.stuck.iter().map(|one| one.child.pid());
-        stuck.chain(self.idle.iter().map(|worker| worker.link.pid()))
+        let killed = self.killed.iter().map(|one| one.child.pid());
+        killed.chain(self.idle.iter().map(|worker| worker.link.pid()))
     }
 
     /// Returns the groups that are skipped.
     pub fn skipped(&self) -> impl Iterator<Item = Group> {
-        let stalled = self.stuck.iter().filter_map(|one| one.stalled);
+        let stalled = self.killed.iter().filter_map(|one| one.stalled);
         stalled.map(|(_, group)| group)
     }
 }

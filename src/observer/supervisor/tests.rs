@@ -113,7 +113,7 @@ fn bad_answer_costs_one_process_and_one_worker() {
         begin(&mut supervisor, &[process(1), process(2)], later);
         assert_eq!(serve(&mut supervisor, later), (vec![1, 2], 0), "{first}");
         // The first one was killed if it has not ended.
-        while supervisor.workers.blocked() > 0 {
+        while supervisor.workers.killed() > 0 {
             std::thread::yield_now();
         }
     }
@@ -194,7 +194,7 @@ fn worker_that_does_not_answer_is_set_aside_and_killed_after_ten_seconds() {
     };
     assert!(responses.iter().any(is_stalled), "{responses:?}");
     assert_eq!(supervisor.aside().count(), 0);
-    while supervisor.workers.blocked() > 0 {
+    while supervisor.workers.killed() > 0 {
         std::thread::yield_now();
     }
     let skipped = |supervisor: &Supervisor| supervisor.workers.skipped().count();
@@ -296,7 +296,7 @@ fn with_8_workers_that_wait_no_other_one_is_started() {
     supervisor
         .workers
         .kill(supervisor.errands.remove(0).worker, None, now);
-    while supervisor.workers.blocked() > 0 {
+    while supervisor.workers.killed() > 0 {
         std::thread::yield_now();
     }
     assert_eq!(serve(&mut supervisor, now), (vec![], 0));
