@@ -30,7 +30,7 @@ const MAX_SHOWN: usize = 200;
 
 /// Enters a span: its lines count against the limits of a user whose files they are about. `None`: any user that may
 /// write to a scanned directory. Lines without a span are about the daemon itself.
-pub fn about(uid: Option<u32>) -> EnteredSpan {
+pub fn span(uid: Option<u32>) -> EnteredSpan {
     tracing::info_span!("files", uid).entered()
 }
 

@@ -258,7 +258,7 @@ impl Transports {
                     (process.version, process.is_version_read) = (version, true);
                 }
                 if process.failure.as_ref() != Some(&why) {
-                    let _about = log::about(Some(process.found.info.uid));
+                    let _span = log::span(Some(process.found.info.uid));
                     tracing::info!(
                         "process {} ({}): its sockets cannot be read: {why}; pmdanixl --check says what is missing",
                         id.pid,

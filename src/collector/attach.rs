@@ -82,7 +82,7 @@ impl Collector {
             // A file that is found by two paths is one source.
             if !self.agents.attached().contains(&found.facts.id) && !self.is_user_rejected(&found) {
                 let (path, facts) = (found.path(), found.facts);
-                let _about = log::about(Some(facts.uid));
+                let _span = log::span(Some(facts.uid));
                 if catch_unwind(AssertUnwindSafe(|| self.attach_found(found, now))).is_err() {
                     // A defect of the daemon costs this file only.
                     self.scanner.reject(&path, &facts, Rejection::Failed);

@@ -26,18 +26,18 @@ impl Collector {
             }
         }
         // A span costs up to a fifth of a drain, so there is a new one for another user only.
-        let mut about = None;
+        let mut span = None;
         while let Some((owner, key)) = self.turns.pop() {
-            if about.as_ref().is_none_or(|(uid, _)| *uid != owner) {
-                drop(about.take());
-                about = Some((owner, log::about(Some(owner))));
+            if span.as_ref().is_none_or(|(uid, _)| *uid != owner) {
+                drop(span.take());
+                span = Some((owner, log::span(Some(owner))));
             }
             self.drain_agent(key, now, end);
             if Instant::now() >= end {
                 break;
             }
         }
-        drop(about);
+        drop(span);
         if tick.is_some() {
             self.expire_some(now.instant);
         }

@@ -29,7 +29,7 @@ impl Collector {
             let Some(directory) = scanner.directory(&agent.name.directory) else {
                 continue;
             };
-            let _about = log::about(Some(agent.name.owner));
+            let _span = log::span(Some(agent.name.owner));
             agent.remove_exited_files(directory, moment, after, &mut self.shared);
             if Instant::now() >= end {
                 return;

@@ -118,7 +118,7 @@ impl Collector {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        let _about = log::about(Some(agent.name.owner));
+        let _span = log::span(Some(agent.name.owner));
         // A batch in flight is recovered first.
         if is_live && agent.entry.in_flight().is_some() {
             return;
@@ -169,7 +169,7 @@ impl Collector {
             }
             self.files_changed(key);
         }
-        let (_about, limit) = (log::about(None), self.agent_limit());
+        let (_span, limit) = (log::span(None), self.agent_limit());
         if evicted > 0 {
             tracing::warn!(
                 "agents: {evicted} evicted: {limit}; those of users with the most agents first; {}",

@@ -300,7 +300,7 @@ impl Collector {
         let moment = self.clock.at(now);
         while let Some(key) = keys.next() {
             let agent = self.get(key);
-            let _about = agent.map(|agent| log::about(Some(agent.name.owner)));
+            let _span = agent.map(|agent| log::span(Some(agent.name.owner)));
             let apply = || self.apply_to_agent(&process_scan, key, &moment);
             if catch_unwind(AssertUnwindSafe(apply)).is_err() {
                 self.reject_after_panic(key);

@@ -313,7 +313,7 @@ impl Scanner {
             return false;
         };
         let path = newest.directory.path.clone();
-        let _about = log::about(Some(greediest));
+        let _span = log::span(Some(greediest));
         tracing::warn!(
             "{}: no longer scanned: max_directories ({most}) is reached and uid {greediest} has the most directories; raise it in nixl.conf",
             log::shown(&path),
@@ -324,7 +324,7 @@ impl Scanner {
     /// Logs directories that are left out since their file system may not answer, if there was none before.
     fn note_served(&mut self, served: &[PathBuf]) {
         if let Some(first) = served.first().filter(|_| self.served == 0) {
-            let _about = log::about(None);
+            let _span = log::span(None);
             tracing::warn!(
                 "patterns: {} matching directories are not scanned, such as {}: {}",
                 served.len(),
@@ -341,7 +341,7 @@ impl Scanner {
             .retain(|_, watched| watched.pass == self.pass_number);
         let left_out = found - self.directories.len();
         if left_out > 0 && self.left_out == 0 {
-            let _about = log::about(None);
+            let _span = log::span(None);
             tracing::warn!(
                 "patterns: {left_out} matching directories are not scanned: max_directories ({}) is reached; raise it in nixl.conf",
                 self.config.max_directories

@@ -49,9 +49,9 @@ fn innermost_span_names_the_user() {
         seen.lock().expect("one thread").extend(user);
     };
     with_events(add, || {
-        let outer = about(Some(1));
+        let outer = span(Some(1));
         {
-            let _inner = about(None);
+            let _inner = span(None);
             tracing::info!("any user");
         }
         tracing::info!("user 1");

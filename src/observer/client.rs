@@ -106,7 +106,7 @@ impl Drop for ObserverHandle {
 
 /// Logs which process has stalled a worker.
 fn log_stalled(stalled: &Stalled) {
-    let _about = log::about(Some(stalled.uid));
+    let _span = log::span(Some(stalled.uid));
     let blocked = stalled.blocked;
     let what = match stalled.kind {
         RequestKind::Sockets => "sockets",

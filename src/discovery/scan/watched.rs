@@ -146,7 +146,7 @@ impl Watched {
         let opened = Dir::openat(self.fd.as_ref()?, ".", LIST_FLAGS, Mode::empty());
         let dir = opened.map_err(|errno| self.fail(errno)).ok()?;
         if self.error.take().is_some() {
-            let _about = self.about();
+            let _span = self.span();
             let path = text::printable(&self.directory.path);
             tracing::info!("{path}: can be scanned again");
         }
@@ -160,14 +160,14 @@ impl Watched {
     }
 
     /// Counts lines against the limits of the owner, if a pattern matched the directory.
-    fn about(&self) -> Option<EnteredSpan> {
-        self.owner.map(|uid| log::about(Some(uid)))
+    fn span(&self) -> Option<EnteredSpan> {
+        self.owner.map(|uid| log::span(Some(uid)))
     }
 
     /// Logs why the directory cannot be opened or listed.
     fn fail(&mut self, errno: Errno) {
         if self.error != Some(errno) {
-            let _about = self.about();
+            let _span = self.span();
             let path = text::printable(&self.directory.path);
             let why = directory::open_error(errno);
             tracing::warn!(

@@ -48,7 +48,7 @@ impl Server {
         let Some(agent) = self.collector.get(key) else {
             return;
         };
-        let _about = log::about(Some(agent.name.owner));
+        let _span = log::span(Some(agent.name.owner));
         let name = agent.name.instance.as_str();
         let (known_id, taken) = (agent.id, || self.collector.taken_ids());
         let Some(id) = known_id.or_else(|| self.ids.assign(name, taken)) else {
