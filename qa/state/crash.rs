@@ -151,10 +151,13 @@ impl Drainer for Whole<'_> {
     fn read(&mut self) -> Values {
         self.start();
         self.pmcd.wait_until_it_answers();
-        // An orphaned daemon may still have the state file or a ring locked for its last drain.
+        // An orphaned daemon may still have the state file or a ring locked for its last drain. An agent that becomes
+        // an instance meanwhile has the values of some metrics only.
         wait_for("one of the daemons drains all rings", || {
             let values = self.pmcd.all_values();
-            (!values.is_empty() && are_drained(&values)).then_some(values)
+            let mut all = event_metrics().into_iter();
+            let is_whole = all.all(|metric| values.contains_key(&metric));
+            (is_whole && are_drained(&values)).then_some(values)
         })
     }
 }

@@ -35,8 +35,9 @@ pub const MAX_SLOT_WORDS: usize = 7;
 
 /// The newest ring version of a release of NIXL that this build reads.
 pub const MAX_VERSION: i32 = 4;
-/// Versions that are taken for a later NIXL. A higher number is taken for chance in an unrelated file. A fork of NIXL has
-/// version 5 with the header and slots of version 4, and seventeen event types of its libfabric plugin before number 20.
+/// Versions that are taken for a later NIXL. A higher number is taken for chance in an unrelated file. A fork of NIXL
+/// has version 5 with the header and slots of version 4, and seventeen event types of its libfabric plugin before
+/// number 20.
 const FIRST_LATER_VERSION: i32 = MAX_VERSION + 1;
 const LAST_LATER_VERSION: i32 = 255;
 /// True for the capacity of a ring and its mask.
