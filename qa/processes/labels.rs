@@ -212,10 +212,11 @@ fn agent_is_published_after_its_labels_are_known() {
         right.insert(name.clone(), expected(&labels));
         Sample::start_as(command, &rings, &name, A_FEW)
     });
-    // The time limit runs while the test ticks, so that other load delays both.
+    // Agents wait for labels for a second of the test clock. That is almost a minute here, since other load delays the
+    // observer.
     let mut seen = BTreeMap::new();
     wait_for("all are instances", || {
-        core.tick(1, Duration::from_millis(2), LONG);
+        core.tick(1, Duration::from_micros(200), LONG);
         core.tidy();
         for name in core.instances().into_keys() {
             let labels = core.labels(&name);

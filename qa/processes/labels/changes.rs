@@ -94,7 +94,7 @@ fn restarted_agent_keeps_old_labels_until_it_has_new_ones() {
         Sample::start_as(command, &rings, "5c0d7a1e-vllm-0", A_FEW)
     };
     let mut run_once = || {
-        core.tick(1, Duration::from_millis(2), LONG);
+        core.tick(1, Duration::from_micros(500), LONG);
         core.tidy();
         let instance = core.instances().into_keys().next()?;
         let starts = core.value("agent.starts", &instance);
@@ -127,14 +127,14 @@ fn agent_without_labels_waits_for_them_after_a_restart() {
     command.arg0("VLLM::Worker_TP3");
     let _agent = Sample::start_as(command, &rings, "agent", A_FEW);
     wait_for("the events are counted", || {
-        core.tick(1, Duration::from_millis(2), LONG);
+        core.tick(1, Duration::from_micros(200), LONG);
         (core.host_sent() == 30 * 3000).then_some(())
     });
     core.restart();
     assert_eq!(core.known(), 1);
     wait_for("the agent is an instance", || {
         let instances = core.instances();
-        core.tick(1, Duration::from_millis(2), LONG);
+        core.tick(1, Duration::from_micros(200), LONG);
         core.reveal();
         (!instances.is_empty()).then_some(())
     });
