@@ -6,7 +6,7 @@
 
 use crate::support::drain::Traced;
 use crate::support::kit::layers::RECORD;
-use crate::support::kit::store_writer::{StoreWriter, TX_BYTES, Who, wait_for_tick};
+use crate::support::kit::store_writer::{StoreWriter, TX_BYTES, Who};
 use crate::support::release_example;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -38,7 +38,6 @@ impl Bench {
     }
 
     fn store(&mut self, agent: &str, bytes: u64) -> StoreWriter {
-        wait_for_tick();
         let store = StoreWriter::create(&self.dir.path().join("stores"), &Who::named(agent));
         let store = store.expect("a store");
         self.send(&store, bytes);

@@ -8,7 +8,6 @@
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
-use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::linkat;
 use std::ffi::OsStr;
@@ -18,7 +17,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -141,9 +139,9 @@ pub fn monotonic() -> u64 {
     u64::try_from(now.expect("a clock").as_nanos()).expect("not for centuries")
 }
 
-/// Waits for the next clock tick, so that files that are made from now on are younger than all others: the daemon tells
-/// stores that it has counted by that.
-pub fn wait_for_tick() {
+/// Waits for the next clock tick. Files that are made from then on are younger than all others, as those of processes
+/// that start one after the other. The time of a file can be later than CLOCK_REALTIME_COARSE, but not than now.
+fn wait_for_tick() {
     let coarse = || clock_gettime(ClockId::CLOCK_REALTIME_COARSE).expect("a clock");
     let tick = coarse();
     while coarse() == tick {
@@ -175,19 +173,11 @@ impl StoreWriter {
 
     /// Makes a store at `path`. The store is complete when the name appears.
     pub fn create_at(path: &Path, identity: &Who) -> io::Result<Self> {
-        // Processes do not start within one tick of the clock of file times, as tests do.
-        static LAST: Mutex<Option<TimeSpec>> = Mutex::new(None);
-        let mut last = LAST.lock().expect("no panic");
-        let clock = || clock_gettime(ClockId::CLOCK_REALTIME_COARSE).ok();
-        while clock() == *last {
-            std::thread::yield_now();
-        }
+        wait_for_tick();
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600);
         let directory = path.parent().expect("a directory");
         let file = options.custom_flags(nix::libc::O_TMPFILE).open(directory)?;
-        *last = clock();
-        drop(last);
         let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
         let locked = locked.map_err(|(_, errno)| io::Error::from(errno))?;
         locked.set_len(LEN as u64)?;

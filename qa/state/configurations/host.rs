@@ -3,7 +3,7 @@
 //! A host whose agents start, transfer and end at random, and its daemon.
 
 use crate::support::kit::Core;
-use crate::support::kit::store_writer::{StoreWriter, TX_BYTES, Who, monotonic, wait_for_tick};
+use crate::support::kit::store_writer::{StoreWriter, TX_BYTES, Who, monotonic};
 use crate::support::wait_for;
 use crate::support::writer::{Layout, RingWriter};
 use pmdanixl::procfs::process::sees_host;
@@ -76,7 +76,6 @@ impl Host {
             }
             Step::Store(directory, name) => {
                 let identity = Who::named(NAMES[name]);
-                wait_for_tick();
                 let store = StoreWriter::create(&home.join(STORES[directory]), &identity);
                 self.stores
                     .insert((directory, name), store.expect("a store"));

@@ -30,6 +30,7 @@ use pmdanixl::observer::client::ObserverHandle;
 use pmdanixl::rights::Rights;
 use pmdanixl::rights::privilege::of_reader;
 use pmdanixl::shm::guard_against_sigbus;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
@@ -51,6 +52,8 @@ pub struct Core {
     settings: String,
     /// Test clock, which only the test advances.
     now: Instant,
+    /// Time of the last update of a store, in nanoseconds.
+    last_update: Cell<u64>,
     /// `None` if the daemon was killed.
     running: Option<Running>,
     /// Names of expired agents, oldest first.
@@ -125,6 +128,7 @@ impl Core {
             home,
             settings: settings.to_owned(),
             now: Instant::now(),
+            last_update: Cell::default(),
             running: None,
             forgotten: Vec::new(),
         };
@@ -175,9 +179,8 @@ impl Core {
         RingWriter::create(&self.path(name), layout, slots).expect("a ring")
     }
 
-    /// Starts an agent with a new store, which is younger than all others.
+    /// Starts an agent with a new store.
     pub fn store(&self, identity: &Who) -> StoreWriter {
-        store_writer::wait_for_tick();
         StoreWriter::create(&self.stores(), identity).expect("a store")
     }
 
@@ -201,7 +204,11 @@ impl Core {
         let (stamp, read) = (store_writer::monotonic(), Instant::now());
         let ahead = nanoseconds(self.now.saturating_duration_since(read));
         let behind = nanoseconds(read.saturating_duration_since(self.now));
-        store.flush_at(stamp + ahead - behind);
+        // Each update is later than the one before.
+        let next = self.last_update.get() + 1;
+        let updated = next.max(stamp + ahead - behind - 1_000_000);
+        self.last_update.set(updated);
+        store.flush_at(updated);
     }
 
     fn config(&self) -> Config {
