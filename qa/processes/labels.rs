@@ -191,6 +191,14 @@ fn labels_are_complete_when_an_instance_first_appears() {
     );
 }
 
+/// Waits until an agent has mapped its ring, so that a process scan finds it.
+fn wait_until_mapped(agent: &Sample, ring: &Path) {
+    wait_for("the agent has mapped its ring", || {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", agent.pid())).expect("it runs");
+        maps.contains(ring.to_str()?).then_some(())
+    });
+}
+
 #[test]
 fn agent_is_published_after_its_labels_are_known() {
     let mut core = Core::new("proc_facts = true");
@@ -210,7 +218,9 @@ fn agent_is_published_after_its_labels_are_known() {
             ("slurm_job_id", "4711"),
         ];
         right.insert(name.clone(), expected(&labels));
-        Sample::start_as(command, &rings, &name, A_FEW)
+        let agent = Sample::start_as(command, &rings, &name, A_FEW);
+        wait_until_mapped(&agent, &core.path(&name));
+        agent
     });
     // Agents wait for labels for a second of the test clock. That is almost a minute here, since other load delays the
     // observer.
@@ -234,11 +244,7 @@ fn agent_without_events_is_live_from_the_first_answer() {
     let command = Command::new(example("producer"));
     // At this rate, the first transfer is due in months.
     let agent = Sample::start_as(command, &rings, "agent", "--rate 0.0000001");
-    wait_for("the agent has mapped its ring", || {
-        let maps = fs::read_to_string(format!("/proc/{}/maps", agent.pid())).expect("it runs");
-        let ring = core.path("agent");
-        maps.contains(ring.to_str()?).then_some(())
-    });
+    wait_until_mapped(&agent, &core.path("agent"));
     wait_for("the agent is an instance", || {
         core.advance(Duration::from_millis(2));
         core.scan();

@@ -2,7 +2,7 @@
 
 //! Labels after restarts, later process scans and changes of the configuration.
 
-use super::{A_FEW, expected, own_labels, own_user, worker};
+use super::{A_FEW, expected, own_labels, own_user, wait_until_mapped, worker};
 use crate::support::kill::{kill_process, wait_for_orphans};
 use crate::support::kit::{Core, LONG, push_to};
 use crate::support::sample::Sample;
@@ -91,7 +91,9 @@ fn restarted_agent_keeps_old_labels_until_it_has_new_ones() {
     let start = |rank| {
         let mut command = worker(example("producer"), rank);
         command.arg0(format!("VLLM::Worker_TP{rank}"));
-        Sample::start_as(command, &rings, "5c0d7a1e-vllm-0", A_FEW)
+        let agent = Sample::start_as(command, &rings, "5c0d7a1e-vllm-0", A_FEW);
+        wait_until_mapped(&agent, &rings.join("5c0d7a1e-vllm-0"));
+        agent
     };
     let mut run_once = || {
         core.tick(1, Duration::from_micros(500), LONG);
