@@ -283,7 +283,7 @@ mod tests {
             let per_agent =
                 count(&|source| matches!(source, ValueSource::Event(of) if *of == event));
             let of_host = count(&|source| matches!(source, ValueSource::Host(of) if *of == event));
-            // The metric `ring.dropped` of an agent handles rings that do not report drops.
+            // The metric `queue.dropped` of an agent handles rings that do not report drops.
             assert_eq!(
                 (per_agent, of_host),
                 (usize::from(!is_drop), 1),

@@ -141,10 +141,10 @@ fn thousand_short_agents_leave_host_totals_and_cache_right() {
     // The instances of the buckets are withdrawn with those of the agents.
     for (metric, buckets) in [
         (TX_BYTES, 1),
-        ("nixl.latency.xfer_time.buckets", 19),
+        ("nixl.latency.xfer_time.histogram", 19),
         ("nixl.latency.xfer_time.bucket", 19),
-        ("nixl.size.buckets", 13),
-        ("nixl.bandwidth.buckets", 21),
+        ("nixl.operation.size.histogram", 13),
+        ("nixl.operation.bandwidth.histogram", 21),
     ] {
         wait_for("only live agents are instances", || {
             let names: BTreeSet<_> = pmcd.values(metric).into_keys().collect();
@@ -165,7 +165,7 @@ fn thousand_short_agents_leave_host_totals_and_cache_right() {
         largest > REMEMBERED / 2,
         "some names have expired: {largest}"
     );
-    assert_eq!(pmcd.values("nixl.control.state.persistent")[""], 1);
+    assert_eq!(pmcd.values("nixl.control.persistent")[""], 1);
 }
 
 /// Stops the reader when it is dropped.

@@ -166,7 +166,7 @@ fn lower_max_directories_detaches_files_of_the_others() {
         let mut all = rings(&mut core, &["pods/one/a", "pods/two/b"]);
         assert_eq!(core.sent().len(), 2);
         change.apply(&mut core, &format!("{pattern}\nmax_directories = 1"));
-        assert_eq!(core.host("control.directories.left_out"), 1);
+        assert_eq!(core.host("control.directories.skipped"), 1);
         assert_eq!(core.attached(), 1, "{change:?}");
         let modes = ["a", "b"].map(|name| core.text("agent.mode", name));
         assert_eq!(modes.iter().flatten().count(), 1, "{change:?}: {modes:?}");

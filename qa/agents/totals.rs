@@ -42,7 +42,7 @@ fn events_of_a_ring_found_late_are_in_no_percentile() {
         core.run(1);
         let values = |core: &Core| {
             (
-                core.transfers("latency.xfer_time.buckets", "a"),
+                core.transfers("latency.xfer_time.histogram", "a"),
                 core.get("latency.xfer_time.p50", "a").is_some(),
                 core.bandwidths("a"),
             )

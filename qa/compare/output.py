@@ -18,17 +18,17 @@ AGENT = re.compile(r'agent_name="([^"]*)"')
 EVENTS = {
     "nixl.transfer.tx_requests": 1, "nixl.transfer.rx_requests": 1,
     "nixl.transfer.tx_bytes": SIZE, "nixl.transfer.rx_bytes": SIZE,
-    "nixl.latency.xfer_time.buckets": 1, "nixl.latency.post_time.buckets": 1,
+    "nixl.latency.xfer_time.histogram": 1, "nixl.latency.post_time.histogram": 1,
     "agent_tx_requests_num_total": 1, "agent_rx_requests_num_total": 1,
     "agent_tx_bytes_total": SIZE, "agent_rx_bytes_total": SIZE,
     "agent_xfer_time_us_count": 1, "agent_xfer_post_time_us_count": 1,
 }
 # Metrics that show losses: NIXL's own EVENTS_DROPPED, and how often pmdanixl has found a ring full.
-LOSSES = {"nixl.ring.dropped": "dropped", "agent_telemetry_events_dropped_total": "dropped", "nixl.ring.full": "full rings"}
+LOSSES = {"nixl.queue.dropped": "dropped", "agent_telemetry_events_dropped_total": "dropped", "nixl.ring.full": "full rings"}
 
 # Kinds of figures, by the names of metrics of any exporter. NAME{quantile} is a quantile of a summary of Prometheus.
 FIGURES = {
-    "histograms": re.compile(r"(\.buckets|_bucket)$"),
+    "histograms": re.compile(r"(\.histogram|_bucket)$"),
     "percentiles": re.compile(r"(\.p\d+|\{quantile\})$"),
     "drops": re.compile(r"dropped"),
     "TCP share": re.compile(r"tcp_?(share|ratio|fraction)"),

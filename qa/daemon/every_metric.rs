@@ -18,7 +18,7 @@ use std::time::Instant;
 const ELSEWHERE: [(&str, &str, &str); 5] = [
     // Needs a daemon without access to /proc.
     (
-        "agents.unknown",
+        "host.agents.unknown",
         "processes/states.rs",
         "false => (UNKNOWN, \"unknown\")",
     ),
@@ -26,13 +26,13 @@ const ELSEWHERE: [(&str, &str, &str); 5] = [
     ("control.reload", "daemon/pmstore.rs", "nixl.control.reload"),
     // Depends on the speed of the machine.
     (
-        "control.cut.drains",
+        "control.drain.truncated",
         "security/hostile_directory/backlog.rs",
-        "\"control.cut.drains\"",
+        "\"control.drain.truncated\"",
     ),
     // Needs a kill between two steps of a drain.
     (
-        "control.doubtful_batches",
+        "control.drain.doubtful",
         "ring/decisions.rs",
         ".doubtful_batches",
     ),
@@ -50,10 +50,10 @@ const NETWORK: [&str; 8] = [
     "process.agents",
     "process.nixl_version",
     "process.tcp.retransmits",
-    "peer.tcp.agent_share",
-    "peer.tcp.tx_bytes",
-    "peer.tcp.rx_bytes",
-    "peer.tcp.retransmits",
+    "agent.peer.tcp.agent_share",
+    "agent.peer.tcp.tx_bytes",
+    "agent.peer.tcp.rx_bytes",
+    "agent.peer.tcp.retransmits",
 ];
 
 fn ring(home: &Home, name: &str) -> RingWriter {
@@ -152,14 +152,14 @@ fn every_metric_is_set_by_a_scene_and_read_by_a_test() {
         assert!(test.contains(&text), "{file} has no {text:?} for {metric}");
     }
     if !sees_all_processes() {
-        note_left_out("agents.silent, which needs a /proc with all processes");
-        left.remove("agents.silent");
+        note_left_out("host.processes.silent, which needs a /proc with all processes");
+        left.remove("host.processes.silent");
     }
     let (mut taken, mut others) = (ring(&home, "taken"), Vec::new());
     let mut poll = || {
         trouble(&home, &mut agent, &mut taken);
         // More agents than max_agents: the exited one is evicted.
-        if others.len() < 8 && !left.contains("agents.exited") {
+        if others.len() < 8 && !left.contains("host.agents.exited") {
             others.push(ring(&home, &format!("other-{}", others.len())));
         }
         for metric in set(&pmcd.shown(&["nixl"])) {

@@ -46,7 +46,7 @@ fn status<const COUNT: usize>(link: &Link, fields: [&str; COUNT]) -> [String; CO
 /// Counts of the buckets of a histogram by instance id, and the bytes of the agents by name.
 fn counted(link: &mut Link) -> (BTreeMap<u32, u64>, BTreeMap<String, u64>) {
     let buckets = link
-        .fetch(&["latency.xfer_time.buckets"])
+        .fetch(&["latency.xfer_time.histogram"])
         .expect("values")
         .remove(0);
     (buckets, link.values("transfer.tx_bytes").expect("values"))
@@ -142,7 +142,7 @@ fn first_valid_configuration_gives_user_and_rights() {
         (ring.pending() == 0).then_some(())
     });
     let persistent = link
-        .fetch(&["control.state.persistent"])
+        .fetch(&["control.persistent"])
         .expect("values")
         .remove(0);
     assert_eq!(persistent.into_values().collect::<Vec<_>>(), [1]);

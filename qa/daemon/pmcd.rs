@@ -76,7 +76,7 @@ fn client_gets_only_the_instances_it_requests() {
     assert_eq!(one, "b 300");
     let two = shown("a,c", "nixl.transfer.tx_bytes");
     assert_eq!(two, "a c 5000 70");
-    let buckets = shown("c::0-2048,a::0-2048", "nixl.size.buckets");
+    let buckets = shown("c::0-2048,a::0-2048", "nixl.operation.size.histogram");
     assert_eq!(buckets, "a::0-2048 c::0-2048 0 1");
 }
 
@@ -223,7 +223,7 @@ fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
     let taken = reload();
     assert!(taken.status.success(), "{}", text(&taken));
     assert!(error().contains("value \"\""), "{}", error());
-    assert_eq!(pmcd.values("nixl.control.drain_interval")[""], 20);
+    assert_eq!(pmcd.values("nixl.control.drain.interval")[""], 20);
     let values = wait_for("the second agent has replaced the first", || {
         let values = pmcd.sent();
         (values.contains_key("second") && !values.contains_key("first")).then_some(values)

@@ -14,7 +14,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const INTERVAL: &str = "nixl.control.drain_interval";
+const INTERVAL: &str = "nixl.control.drain.interval";
 const SWITCH: &str = "nixl.control.debug";
 const READ_AGAIN: &str = "nixl.control.reload";
 
@@ -77,7 +77,7 @@ fn pmstore_switches_debug_messages_on_and_off() {
     needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    let rejections = || value(&pmcd, "nixl.control.files.refused");
+    let rejections = || value(&pmcd, "nixl.control.files.rejections");
     let is_rejection_logged = |name: &str| {
         let before = rejections();
         fs::write(home.ring(name), "no ring").expect("written");

@@ -70,7 +70,7 @@ fn daemon_as_another_user_keeps_two_capabilities_in_use() {
             .ok()
             .filter(|text| text.contains("theirs"))
     });
-    assert_eq!(pmcd.values("nixl.control.state.persistent")[""], 1);
+    assert_eq!(pmcd.values("nixl.control.persistent")[""], 1);
     // LEASE: the daemon sees that agents of other users have exited.
     drop((theirs, roots));
     pmcd.becomes(&[]);
@@ -107,7 +107,7 @@ fn daemon_without_proc_facts_is_confined_to_its_directories() {
     assert_eq!((theirs.pending(), roots.pending()), (0, 0));
     assert_eq!(rights(pmcd.pmda_pid()), kept(DAC_OVERRIDE | LEASE));
     assert!(pmcd.log().contains(", locked in by Landlock"));
-    assert_eq!(pmcd.values("nixl.control.state.persistent")[""], 1);
+    assert_eq!(pmcd.values("nixl.control.persistent")[""], 1);
     // Another directory needs another lock.
     let outside = tempfile::tempdir().expect("a directory");
     let directories = format!(

@@ -63,11 +63,11 @@ def silent(pair, report):
     report.check("pmdanixl --check lists no process of the servers as one without telemetry", not own & listed,
                  f"{len(own & listed)} of {len(own)}")
     if listed - own:
-        report.say(f"nixl.agents.silent is not checked: {len(listed - own)} other processes of this host use NIXL")
+        report.say(f"nixl.host.processes.silent is not checked: {len(listed - own)} other processes of this host use NIXL")
     else:
         # Processes are scanned once a minute.
-        right = within(150, lambda: pair.world.pmcd.value("nixl.agents.silent") == 0, 5)
-        report.check("nixl.agents.silent is 0", right, pair.world.pmcd.value("nixl.agents.silent"))
+        right = within(150, lambda: pair.world.pmcd.value("nixl.host.processes.silent") == 0, 5)
+        report.check("nixl.host.processes.silent is 0", right, pair.world.pmcd.value("nixl.host.processes.silent"))
 
 
 def percentile(pair, report):

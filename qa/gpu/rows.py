@@ -59,7 +59,7 @@ def equal(world, table, what, sums, right=True, seen=""):
     """Adds a row for the sums that applications have counted. Events that NIXL has lost have a verdict of their own."""
     different, (full, dropped) = world.differences(sums), world.lost()
     count = sum(map(len, sums.values()))
-    table.check(what, right and not different, f"{count - len(different)} of {count} equal{seen}, `ring.full` {full}, `ring.dropped` "
+    table.check(what, right and not different, f"{count - len(different)} of {count} equal{seen}, `ring.full` {full}, `queue.dropped` "
                 f"{dropped}" + "".join(f"; {one}" for one in different), "FAIL: NIXL has lost events" if full + dropped else "FAIL")
 
 
@@ -82,7 +82,7 @@ def steady(world, table, every):
     seen = [name for name in every["two"].names if name in shares]
     table.check("`tcp_share` of two agents in a process: none, the bytes of a process are not divided", not seen,
                 ", ".join(seen) or "none")
-    found = world.pmcd.values("nixl.latency.xfer_time.p50", "nixl.bandwidth.p50")
+    found = world.pmcd.values("nixl.latency.xfer_time.p50", "nixl.operation.bandwidth.p50")
 
     def median(metric, name, unit):
         value = found.get(f"nixl.{metric}.p50", {}).get(name)
@@ -191,7 +191,7 @@ def bursts(world, table):
     counted, (full, dropped) = events() - before, world.lost()
     table.check(f"{BURST:,} transfers of host memory at {amount(BURST / answer['seconds'])}/s: no silent loss",
                 before == first and CAPACITY - 1 <= counted <= sent and (counted < sent) == (full + dropped > 0) and all_read(),
-                f"{sent - counted:,} of {sent:,} events lost, `ring.full` {full}, `ring.dropped` {dropped}")
+                f"{sent - counted:,} of {sent:,} events lost, `ring.full` {full}, `queue.dropped` {dropped}")
     before = events()
     with world.pmcd.paused():
         pair.run("WRITE", 4 * KIB, count=BURST)

@@ -143,8 +143,8 @@ class World:
         return self.pmcd.values(metric).get(metric, {}).get(instance)
 
     def lost(self):
-        """Returns the sums of nixl.ring.full and nixl.ring.dropped."""
-        found = self.pmcd.values("nixl.ring.full", "nixl.ring.dropped")
+        """Returns the sums of nixl.ring.full and nixl.queue.dropped."""
+        found = self.pmcd.values("nixl.ring.full", "nixl.queue.dropped")
         return [sum(found.get(f"nixl.ring.{name}", {}).values()) for name in ("full", "dropped")]
 
     def differences(self, sums):

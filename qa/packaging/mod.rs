@@ -4,6 +4,7 @@
 
 mod files_agree;
 mod imports;
+mod names;
 
 #[cfg(feature = "pcp")]
 mod contents;

@@ -206,7 +206,7 @@ fn transfers_by_tcp_and_by_shared_memory_are_told_apart() {
     assert_near("sent", sent, moved);
     let received = all("process.tcp.rx_bytes", targets[0].pid());
     assert_near("received", received, moved);
-    let peers = numbers(&pmcd, "peer.tcp.tx_bytes");
+    let peers = numbers(&pmcd, "agent.peer.tcp.tx_bytes");
     assert_near("to the peer", peers["by-tcp::10.77.0.2"], moved);
     let shares = wait_for("both have a share", || {
         let shares = numbers(&pmcd, "agent.tcp_share");
@@ -215,7 +215,7 @@ fn transfers_by_tcp_and_by_shared_memory_are_told_apart() {
     });
     assert_near("share", shares["by-tcp"], 1.0);
     assert!(shares["by-memory"] < 0.01, "{shares:?}");
-    let of_peer = numbers(&pmcd, "peer.tcp.agent_share");
+    let of_peer = numbers(&pmcd, "agent.peer.tcp.agent_share");
     assert_eq!(of_peer["by-tcp::10.77.0.2"], shares["by-tcp"]);
     let of_process = |metric| of_process(&pmcd, metric, by_tcp.pid());
     assert_eq!(of_process("process.nixl_version").as_deref(), Some("1.5.1"));
@@ -277,13 +277,16 @@ fn lost_packets_are_retransmits_of_their_peer_only() {
         };
         Some([of(2)?, of(3)?])
     };
-    for (metric, count) in [("peer.tcp.tx_bytes", 50), ("peer.tcp.rx_bytes", 10)] {
+    for (metric, count) in [
+        ("agent.peer.tcp.tx_bytes", 50),
+        ("agent.peer.tcp.rx_bytes", 10),
+    ] {
         let least = (count * MIB) as f64 * 0.98;
         wait_for("all bytes are read", || {
             of_both(metric).filter(|bytes| bytes.iter().all(|bytes| *bytes >= least))
         });
     }
-    let [well, lossy] = of_both("peer.tcp.retransmits").expect("read");
+    let [well, lossy] = of_both("agent.peer.tcp.retransmits").expect("read");
     // A busy machine drops some packets between its own namespaces.
     assert!(lossy > 0.0 && well <= lossy / 100.0, "{well} {lossy}");
     let retransmits = of_process(&pmcd, "process.tcp.retransmits", initiator.pid());

@@ -36,7 +36,7 @@ fn becomes(pmcd: &Pmcd, name: &str, state: &str) -> Shown {
     })
 }
 
-/// Waits until the metrics below `nixl.agents` have these values.
+/// Waits until the metrics below `nixl.host.agents` have these values.
 fn become_counts(pmcd: &Pmcd, expected: &[(&str, u64)]) {
     let expected = expected_counts(expected);
     wait_for(&format!("{expected:?}"), || {
@@ -49,13 +49,12 @@ fn states(pmcd: &Pmcd) -> BTreeMap<String, String> {
     pmcd.shown(&[STATE]).remove(STATE).expect("a metric")
 }
 
-/// Values below `nixl.agents` that are not 0.
+/// Values below `nixl.host.agents` that are not 0.
 fn counts(pmcd: &Pmcd) -> BTreeMap<String, u64> {
-    let shown = pmcd.shown(&["nixl.agents"]);
+    let shown = pmcd.shown(&["nixl.host.agents", "nixl.control.files"]);
     let counts = shown.into_iter().filter_map(|(metric, values)| {
-        let kind = metric.trim_start_matches("nixl.agents.").to_owned();
-        // Silent processes are counted for all users, so the host may have others.
-        let value = values.get("").filter(|_| kind != "silent")?;
+        let kind = metric.rsplit('.').next()?.to_owned();
+        let value = values.get("").filter(|_| kind != "rejections")?;
         Some((kind, value.parse().expect("a number")))
     });
     counts.filter(|(_, count)| *count > 0).collect()
@@ -117,7 +116,7 @@ fn state_shows_exit_kill_hang_resume_and_unknown() {
             ("source", "ring"),
             ("pid", &*pid),
             ("user", &*user),
-            ("wire_version", "4"),
+            ("format_version", "4"),
             ("starts", "1"),
             ("path", path.to_str().expect("UTF-8")),
         ]);
@@ -293,7 +292,7 @@ fn ring_of_unknown_version_is_counted_but_not_published() {
     let future = future_ring(&home, "future");
     become_counts(&pmcd, &[("unsupported", 1)]);
     assert!(states(&pmcd).is_empty());
-    for metric in [TX_BYTES, "nixl.agent.wire_version", "nixl.ring.capacity"] {
+    for metric in [TX_BYTES, "nixl.agent.format_version", "nixl.ring.capacity"] {
         assert!(pmcd.values(metric).is_empty(), "{metric}");
     }
     let path = home.ring("future");

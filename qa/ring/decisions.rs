@@ -193,7 +193,7 @@ fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
         assert_eq!((checkpoint.from, checkpoint.end), (0, 4));
         core.start();
         assert_eq!(drain(&mut core), [1000, 0, 0], "{restarted}");
-        let doubtful = core.host("control.doubtful_batches");
+        let doubtful = core.host("control.drain.doubtful");
         // A restart always changes the file times. Whether a store to a mapping does depends on the file system.
         assert!(doubtful == 1 || !restarted, "{doubtful}");
         drop(writer);

@@ -82,7 +82,7 @@ fn agent_whose_ring_was_never_drained_is_shown_without_totals() {
         "memory.current",
         "ring.events",
         "ring.full",
-        "ring.dropped",
+        "queue.dropped",
         "ring.foreign_reads",
     ];
     for total in totals {

@@ -82,5 +82,5 @@ fn running_ring_that_is_taken_for_a_restarted_one_is_doubtful() {
     let mut core = Core::on(&dir.join("rings"), &dir.join("nixl/state"), "");
     core.run(2);
     assert_eq!(core.only()[0], bench.pushed - 1);
-    assert_eq!(core.host("control.doubtful_batches"), 1);
+    assert_eq!(core.host("control.drain.doubtful"), 1);
 }

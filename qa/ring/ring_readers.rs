@@ -220,7 +220,7 @@ fn events_around_an_overflow_are_not_paired() {
                 assert!(ring.push(Kind::TxBytes, 1 << 30));
                 core.run(1);
             }
-            let bandwidths = core.transfers("bandwidth.buckets", "a");
+            let bandwidths = core.transfers("operation.bandwidth.histogram", "a");
             assert_eq!(bandwidths, pairs, "{before} {requests}");
         }
     }

@@ -66,7 +66,7 @@ fn ring_with_2_to_the_36_claimed_events_is_rejected_unread() {
     let mut link = serve(&home);
     becomes(&mut link, "victim", 1);
     wait_for("the ring is rejected", || {
-        (control(&mut link, "files.refused") == 1).then_some(())
+        (control(&mut link, "files.rejections") == 1).then_some(())
     });
     let log = home.log();
     assert!(

@@ -203,7 +203,7 @@ fn hostile_files_are_left_unchanged_by_the_daemon() {
     healthy.push(Kind::TxBytes, 1);
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("healthy", 1)]);
-    let unsupported = pmcd.values("nixl.agents.unsupported")[""];
+    let unsupported = pmcd.values("nixl.control.files.unsupported")[""];
     assert_eq!(unsupported, 2, "the rings of versions 5 and 6");
     // Renamed files are checked again, and rejected again.
     for turn in 2..4 {
@@ -213,7 +213,7 @@ fn hostile_files_are_left_unchanged_by_the_daemon() {
         assert_eq!(pmcd.sent()["healthy"], turn);
     }
     // The two files of zeros are not counted yet: their agents may be starting.
-    assert!(pmcd.values("nixl.control.files.refused")[""] >= expected.len() as u64 - 2);
+    assert!(pmcd.values("nixl.control.files.rejections")[""] >= expected.len() as u64 - 2);
     let log = pmcd.log();
     for (name, reason) in expected {
         // Only files that may be rings are logged.

@@ -70,7 +70,9 @@ fn unrelated_file_costs_one_stat_and_is_not_opened() {
     traced.arg("-o").arg(&trace.0).arg(PMDANIXL);
     let mut link = Link::start(&home, traced).expect("it starts");
     wait_for("all files were checked", || {
-        let rejected = link.fetch(&["control.files.refused"]).expect("an answer");
+        let rejected = link
+            .fetch(&["control.files.rejections"])
+            .expect("an answer");
         (rejected[0][&u32::MAX] >= FILES as u64).then_some(())
     });
     trace.passes(directory.path(), 1);
@@ -113,7 +115,9 @@ fn unrelated_files_are_not_checked_again_for_a_new_ring() {
     let (home, directory) = crowded();
     let mut link = Link::open(&home);
     wait_for("all files were checked", || {
-        let rejected = link.fetch(&["control.files.refused"]).expect("an answer");
+        let rejected = link
+            .fetch(&["control.files.rejections"])
+            .expect("an answer");
         (rejected[0][&u32::MAX] >= FILES as u64).then_some(())
     });
     let trace = Trace(home.path("trace"));

@@ -63,9 +63,7 @@ fn mounts_that_do_not_answer_hide_no_other_directory_or_file() {
         assert!(ring.push(Kind::TxBytes, 1));
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    let left_out = link
-        .values("control.directories.left_out")
-        .expect("a value");
+    let left_out = link.values("control.directories.skipped").expect("a value");
     assert_eq!(left_out.values().copied().sum::<u64>(), 1);
     let reason = "a user or another host serves its file system, which may not answer";
     assert!(home.log().contains(reason), "{}", home.log());

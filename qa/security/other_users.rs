@@ -147,7 +147,7 @@ fn directories_of_one_user_leave_room_for_other_users() {
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("agent", 5)]);
     let watched = || pmcd.values("nixl.control.directories.watched")[""];
-    let left_out = || pmcd.values("nixl.control.directories.left_out")[""];
+    let left_out = || pmcd.values("nixl.control.directories.skipped")[""];
     wait_for("all directories were found", || {
         (left_out() == 301 - 15).then_some(())
     });
@@ -176,7 +176,7 @@ fn log_lines_of_one_user_leave_room_for_others() {
     );
     let pmcd = Pmcd::start(&home);
     wait_for("all are rejected", || {
-        let rejected = pmcd.values("nixl.control.files.refused")[""];
+        let rejected = pmcd.values("nixl.control.files.rejections")[""];
         (rejected >= 302).then_some(())
     });
     // Messages that only root can cause are not limited.

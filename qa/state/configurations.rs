@@ -220,7 +220,7 @@ fn left(
     let left_before = format!("{}{states:?}", shown(&core, &Before::default(), scans));
     let taken = core.host("control.places.taken");
     let refused_before = match change {
-        Change::Reload => core.host("control.places.refused"),
+        Change::Reload => core.host("control.places.rejections"),
         Change::Start => 0,
     };
     match change {
@@ -233,9 +233,9 @@ fn left(
     host.run(&mut core, 4);
     host.transfer(2);
     host.run(&mut core, 2);
-    let is_full = core.host("control.places.refused") > refused_before
+    let is_full = core.host("control.places.rejections") > refused_before
         || taken > core.host("control.places.max")
-        || core.host("control.directories.left_out") > 0;
+        || core.host("control.directories.skipped") > 0;
     let mut left = shown(&core, &known, scans);
     let (mut agents, expired) = core.kill_and_read();
     agents.sort_by_key(|saved| who(&saved.name));

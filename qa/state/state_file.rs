@@ -20,7 +20,7 @@ use std::thread;
 const FETCH: &str = "fetch nixl.transfer.tx_bytes";
 /// Bytes of a record of the state file, and of the header of the file.
 const RECORD: u64 = layers::RECORD as u64;
-const PERSISTENT: &str = "fetch nixl.control.state.persistent";
+const PERSISTENT: &str = "fetch nixl.control.persistent";
 
 /// A home without process scans, so that the first answer has all agents.
 fn home() -> Home {
@@ -66,7 +66,7 @@ fn totals_ids_and_instances_survive_an_end_and_a_kill() {
         assert!(shown.contains(line), "{line} in\n{shown}");
     }
     assert!(
-        shown.contains("state.persistent): numval: 1 valfmt: 0 vlist[]:\n   value 1"),
+        shown.contains("control.persistent): numval: 1 valfmt: 0 vlist[]:\n   value 1"),
         "{shown}"
     );
     // An exited agent without a file is still an instance, with its last value.
@@ -289,7 +289,7 @@ fn transfer_split_by_an_overflow_stays_unpaired_after_restart() {
         let unpaired = |events: u64| {
             let mut link = Link::open(&home);
             let found = wait_for("all is counted", || {
-                let values = link.fetch(&["ring.events", "bandwidth.unpaired"]).ok()?;
+                let values = link.fetch(&["ring.events", "ring.unpaired"]).ok()?;
                 let [counted, unpaired] = [0, 1].map(|at| values[at].values().next().copied());
                 (counted == Some(events)).then_some(unpaired)
             });

@@ -160,7 +160,7 @@ fn every_endpoint_value_equals_the_pcp_value() {
 
 /// Number of drains that ran out of time before they had polled all stores.
 fn cuts(pmcd: &Pmcd) -> String {
-    const CUTS: &str = "nixl.control.cut.drains";
+    const CUTS: &str = "nixl.control.drain.truncated";
     let mut shown = pmcd.shown(&[CUTS]);
     let mut values = shown.remove(CUTS).expect("a metric").into_values();
     values.next().expect("a value")

@@ -39,7 +39,7 @@ fn change_exporters(mut core: Core, kills: u32) {
         core.run(5);
         let context = format!("turn {turn}, kills {kills:06b}");
         assert_eq!(core.sent(), sent, "{context}");
-        let source = core.text("agent.source", name);
+        let source = core.text("agent.mode", name);
         assert_eq!(source.as_deref(), Some(kind), "{context}");
         assert_eq!(core.labels(name)["source"], kind, "{context}");
         assert_eq!(core.status(name), "live", "{context}");

@@ -109,7 +109,7 @@ fn killed_daemon_counts_each_value_of_a_store_once() {
                 "transfer.tx_bytes",
                 "transfer.tx_requests",
                 "errors.backend",
-                "latency.xfer_time.buckets",
+                "latency.xfer_time.histogram",
                 "host.transfer.tx_bytes",
             ]);
             let values = values.expect("an answer");
@@ -199,7 +199,7 @@ fn stores_of_another_schema_are_counted_but_not_published() {
         fs::write(&path, bytes).expect("room");
     }
     wait_for("all are counted", || {
-        (pmcd.values("nixl.agents.unsupported")[""] == sizes.len() as u64).then_some(())
+        (pmcd.values("nixl.control.files.unsupported")[""] == sizes.len() as u64).then_some(())
     });
     assert!(status(&pmcd).is_empty());
     assert!(pmcd.sent().is_empty());
@@ -313,5 +313,5 @@ fn store_with_any_agent_name_is_shown() {
         .values()
         .filter(|labels| labels["nixl_agent"] == quoted);
     assert_eq!(found.count(), 2, "{labels:?}");
-    assert_eq!(pmcd.values("nixl.control.state.persistent")[""], 1);
+    assert_eq!(pmcd.values("nixl.control.persistent")[""], 1);
 }

@@ -208,7 +208,7 @@ fn exited_store_stays_for_retain_without_its_file() {
         core.assert_sent([("a", 3)]);
         assert_eq!(core.status("a"), "exited");
         assert_eq!(core.value("errors.total", "a"), 7);
-        assert_eq!(core.buckets("latency.xfer_time.buckets", "a")[1].1, 1);
+        assert_eq!(core.buckets("latency.xfer_time.histogram", "a")[1].1, 1);
         assert_eq!(core.value("performance.xfer_time_us", "a"), 15);
     };
     check(&core);
@@ -233,7 +233,7 @@ fn state_file_restores_the_bounds_of_a_store_at_once() {
     // Before the first scan, and after it.
     for seconds in [0, 3] {
         core.run(seconds);
-        let buckets = core.buckets("latency.xfer_time.buckets", "a");
+        let buckets = core.buckets("latency.xfer_time.histogram", "a");
         let expected = [("0-0.5", 0), ("0.5-7.25", 1), ("7.25-inf", 0)];
         assert_eq!(
             buckets,
@@ -431,9 +431,9 @@ fn agent_restarted_with_other_bounds_keeps_its_totals() {
         core.send(&store, 1);
         time += 5;
         core.run(2);
-        let buckets = core.buckets("latency.xfer_time.buckets", "a");
+        let buckets = core.buckets("latency.xfer_time.histogram", "a");
         assert_eq!(buckets.len(), bounds.len() + 1);
-        let transfers = core.transfers("latency.xfer_time.buckets", "a");
+        let transfers = core.transfers("latency.xfer_time.histogram", "a");
         assert_eq!(transfers, if bounds == [7.0] && time == 20 { 2 } else { 1 });
         assert_eq!(core.value("performance.xfer_time_us", "a"), time);
         core.restart();

@@ -71,9 +71,9 @@ fn daemon_as_another_user_reads_files_of_three_users() {
     pmcd.becomes(&[&ring[..], &STORES[..]].concat());
     assert_eq!(capabilities(&pmcd), DAC_OVERRIDE | LEASE);
     assert!(rings.iter().all(|ring| ring.pending() == 0), "drained");
-    let shown = pmcd.shown(&["nixl.agent.user", "nixl.agent.source"]);
-    assert_eq!(shown["nixl.agent.source"]["store-1001"], "store");
-    assert_eq!(shown["nixl.agent.source"]["ring-1001"], "ring");
+    let shown = pmcd.shown(&["nixl.agent.user", "nixl.agent.mode"]);
+    assert_eq!(shown["nixl.agent.mode"]["store-1001"], "store");
+    assert_eq!(shown["nixl.agent.mode"]["ring-1001"], "drain");
     assert_eq!(shown["nixl.agent.user"]["store-1002"], "1002");
     // On a slow host the agent is shown before the name is known.
     wait_for("the name of root is known", || {

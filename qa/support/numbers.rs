@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Series that are a single metric in PCP.
-const SERIES: [(&str, &str); 17] = [
+const SERIES: [(&str, &str); 11] = [
     ("agent_tx_bytes_total", "transfer.tx_bytes"),
     ("agent_rx_bytes_total", "transfer.rx_bytes"),
     ("agent_tx_requests_num_total", "transfer.tx_requests"),
@@ -22,13 +22,7 @@ const SERIES: [(&str, &str); 17] = [
         "agent_xfer_post_time_total",
         "performance.xfer_post_time_us",
     ),
-    ("agent_telemetry_events_dropped_total", "ring.dropped"),
-    ("agent_tx_last_bytes", "last.tx_bytes"),
-    ("agent_rx_last_bytes", "last.rx_bytes"),
-    ("agent_memory_registered_last_bytes", "last.registered"),
-    ("agent_memory_deregistered_last_bytes", "last.deregistered"),
-    ("agent_xfer_time", "last.xfer_time"),
-    ("agent_xfer_post_time", "last.xfer_post_time"),
+    ("agent_telemetry_events_dropped_total", "queue.dropped"),
     ("agent_xfer_time_us_sum", "performance.xfer_time_us"),
     (
         "agent_xfer_post_time_us_sum",
@@ -45,19 +39,21 @@ const LAST: [&str; 6] = [
     "agent_xfer_post_time",
 ];
 /// PCP metrics that have all series in their subtrees.
-const METRICS: [&str; 7] = [
+const METRICS: [&str; 6] = [
     "nixl.transfer",
     "nixl.memory",
     "nixl.performance",
     "nixl.errors",
-    "nixl.last",
-    "nixl.ring.dropped",
+    "nixl.queue.dropped",
     "nixl.agent.pid",
 ];
 /// Histograms: the series and the PCP metric of their buckets. Their sums are among the series above.
 const HISTOGRAMS: [(&str, &str); 2] = [
-    ("agent_xfer_time_us", "nixl.latency.xfer_time.buckets"),
-    ("agent_xfer_post_time_us", "nixl.latency.post_time.buckets"),
+    ("agent_xfer_time_us", "nixl.latency.xfer_time.histogram"),
+    (
+        "agent_xfer_post_time_us",
+        "nixl.latency.post_time.histogram",
+    ),
 ];
 
 /// Identity of an agent, by the labels that both sides have. A missing rank is empty.

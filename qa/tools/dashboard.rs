@@ -74,7 +74,7 @@ fn page_shows_the_values_of_pminfo() {
     let _steady = Sample::start_as(steady, &home.rings(), "steady", options);
     wait_for("all are counted", || {
         let errors = pmcd.values("nixl.errors.total").get("known") == Some(&7);
-        (errors && pmcd.values("nixl.agents.live").get("") == Some(&4)).then_some(())
+        (errors && pmcd.values("nixl.host.agents.live").get("") == Some(&4)).then_some(())
     });
 
     let mut page = Chromium::start(1280, 1000);
@@ -94,7 +94,7 @@ fn page_shows_the_values_of_pminfo() {
         let value = |metric: &str| pmcd.values(metric).get(agent).copied();
         for (column, metric) in [
             ("full", "nixl.ring.full"),
-            ("dropped", "nixl.ring.dropped"),
+            ("dropped", "nixl.queue.dropped"),
             ("errors", "nixl.errors.total"),
         ] {
             let expected = value(metric).map_or("–".to_owned(), |value| value.to_string());
@@ -258,7 +258,7 @@ fn page_with_hundreds_of_agents_plots_the_busiest() {
     let _agents = Sample::start(&home, "a", options);
     let _busy = Sample::start(&home, "busy", "--rate 100");
     wait_for("all are there", || {
-        (pmcd.values("nixl.agents.live").get("") == Some(&301)).then_some(())
+        (pmcd.values("nixl.host.agents.live").get("") == Some(&301)).then_some(())
     });
     let mut page = Chromium::start(1280, 1000);
     page.open(&format!("host={}", proxy.address()));

@@ -137,7 +137,7 @@ fn heat_map_rows_follow_the_configured_bounds() {
         .arg(home.path("")));
     let file = home.path("nixl-vector.json");
     let (expression, bounds) = heat_maps(file.to_str().expect("UTF-8")).remove(0);
-    assert_eq!(expression, "nixl.latency.xfer_time.buckets");
+    assert_eq!(expression, "nixl.latency.xfer_time.histogram");
     assert!(
         bounds.iter().eq(["1000", "5", "70000", "inf"]),
         "{bounds:?}"
@@ -179,7 +179,7 @@ fn panels_except_heat_maps_use_metrics_logged_by_default() {
     };
     for target in targets(VALKEY) {
         for name in names_in(string(&target, "expr")) {
-            let group = if name.ends_with(".buckets") {
+            let group = if name.ends_with(".histogram") {
                 &detail
             } else {
                 &default

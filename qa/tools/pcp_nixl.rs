@@ -69,9 +69,9 @@ fn minutes(home: &Home) -> PathBuf {
         row("latency.xfer_time.p99", &|_| {
             10_u64.pow(u32::try_from(2 * number).expect("few")) - 1
         });
-        row("bandwidth.p50", &|_| 3_210_000_000 * number);
+        row("operation.bandwidth.p50", &|_| 3_210_000_000 * number);
         row("errors.total", &|minute| minute * 4000 * number);
-        row("ring.dropped", &|_| 123_456 * (number - 1));
+        row("queue.dropped", &|_| 123_456 * (number - 1));
         row("ring.full", &|_| number);
     }
     row("agent.state", "unknown", 0, 4, &|_| 0);

@@ -244,7 +244,7 @@ fn views_have_five_charts_that_pmchart_draws() {
         for chart in charts {
             // The legend has a colour for each value, also for 0.
             let colours = Picture::drawn(&home, &chart).colours(100);
-            let has_others = ["nixl.peer.", "nixl.process."];
+            let has_others = ["nixl.agent.peer.", "nixl.process."];
             let has_others = has_others.iter().any(|name| chart.contains(name));
             let by_agent = chart.contains("%i") && !has_others;
             let ranks = ranks_in(&colours);

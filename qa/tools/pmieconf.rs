@@ -60,14 +60,14 @@ fn full_ring_is_reported_once_and_an_old_loss_never() {
 fn agent_with_drops_is_reported_beside_one_without_values() {
     let rule = Rule::new("events_dropped");
     rule.fires(
-        "nixl.ring.dropped new 0 0 120 120
+        "nixl.queue.dropped new 0 0 120 120
          nixl.ring.events  new 0 9 99  199
          nixl.ring.events  old 0 9 99  199",
         "NIXL telemetry is being lost: events dropped 2dropped/s[new]@host",
     );
-    rule.is_silent("nixl.ring.dropped new 5 5 5 5");
+    rule.is_silent("nixl.queue.dropped new 5 5 5 5");
     let lenient = Rule::new("events_dropped").with(&[("threshold", "120")]);
-    lenient.is_silent("nixl.ring.dropped new 0 0 120 120");
+    lenient.is_silent("nixl.queue.dropped new 0 0 120 120");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn burst_of_errors_is_reported_and_few_errors_are_not() {
 fn problem_is_reported_while_other_agents_come_or_leave() {
     for (name, metric) in [
         ("ring_full", "nixl.ring.full"),
-        ("events_dropped", "nixl.ring.dropped"),
+        ("events_dropped", "nixl.queue.dropped"),
         ("error_burst", "nixl.errors.total"),
     ] {
         for other in ["- - 0 0", "0 0 - -"] {
@@ -109,7 +109,7 @@ fn problem_is_reported_while_other_agents_come_or_leave() {
 fn counter_reset_is_not_reported() {
     for (name, metric) in [
         ("ring_full", "nixl.ring.full"),
-        ("events_dropped", "nixl.ring.dropped"),
+        ("events_dropped", "nixl.queue.dropped"),
         ("error_burst", "nixl.errors.total"),
     ] {
         let rule = Rule::new(name);
@@ -172,30 +172,30 @@ fn grows(hundredths: u64) -> String {
 fn unsupported_file_is_reported() {
     let rule = Rule::new("unsupported").every(300);
     rule.fires(
-        "nixl.agents.unsupported - 0 0 2 2",
+        "nixl.control.files.unsupported - 0 0 2 2",
         "NIXL telemetry of an unsupported version 2files@host",
     );
-    rule.is_silent("nixl.agents.unsupported - 0 0 0 0");
+    rule.is_silent("nixl.control.files.unsupported - 0 0 0 0");
     let lenient = Rule::new("unsupported")
         .every(300)
         .with(&[("threshold", "2")]);
-    lenient.is_silent("nixl.agents.unsupported - 0 0 2 2");
+    lenient.is_silent("nixl.control.files.unsupported - 0 0 2 2");
 }
 
 #[test]
 fn silent_processes_are_reported_after_their_start() {
     let rule = Rule::new("no_telemetry").every(300);
     rule.fires(
-        "nixl.agents.silent - 0 2 2 2",
+        "nixl.host.processes.silent - 0 2 2 2",
         "NIXL in use without telemetry 2processes@host",
     );
-    rule.is_silent("nixl.agents.silent - 0 2 2 0 2 2");
+    rule.is_silent("nixl.host.processes.silent - 0 2 2 0 2 2");
     let lenient = Rule::new("no_telemetry")
         .every(300)
         .with(&[("processes", "2")]);
-    lenient.is_silent("nixl.agents.silent - 2 2 2 2");
+    lenient.is_silent("nixl.host.processes.silent - 2 2 2 2");
     lenient.fires(
-        "nixl.agents.silent - 2 3 3 3",
+        "nixl.host.processes.silent - 2 3 3 3",
         "NIXL in use without telemetry 3processes@host",
     );
 }

@@ -52,7 +52,7 @@ fn samples(home: &Home) -> PathBuf {
             if trouble > 0 { 4095 } else { 900 }
         });
         row("ring.full", agent, &|m| m * trouble);
-        row("ring.dropped", agent, &|m| m * 100 * trouble);
+        row("queue.dropped", agent, &|m| m * 100 * trouble);
         row("ring.unknown", agent, &|_| 0);
         row("ring.resets", agent, &|_| trouble);
         row("ring.foreign_reads", agent, &|_| 0);
@@ -61,7 +61,7 @@ fn samples(home: &Home) -> PathBuf {
     row("host.transfer.rx_requests", "-", &|m| m * 2400);
     row("host.transfer.tx_bytes", "-", &|m| (m * 1200) << 20);
     row("host.transfer.rx_bytes", "-", &|m| (m * 2400) << 20);
-    row("host.ring.dropped", "-", &|m| m * 300);
+    row("host.queue.dropped", "-", &|m| m * 300);
     for error in EventType::errors() {
         let name = METRICS.iter().find_map(|metric| match metric.source {
             ValueSource::Host(event) if event == *error => Some(metric.name),
@@ -80,13 +80,13 @@ fn samples(home: &Home) -> PathBuf {
         (format!("{first}::10.0.0.1"), 0),
         (format!("{second}::10.0.0.2"), 600),
     ] {
-        row("peer.tcp.tx_bytes", &peer, &|m| (m * sent) << 20);
-        row("peer.tcp.rx_bytes", &peer, &|m| (m * sent * 2) << 20);
-        row("peer.tcp.retransmits", &peer, &|m| m * sent);
+        row("agent.peer.tcp.tx_bytes", &peer, &|m| (m * sent) << 20);
+        row("agent.peer.tcp.rx_bytes", &peer, &|m| (m * sent * 2) << 20);
+        row("agent.peer.tcp.retransmits", &peer, &|m| m * sent);
     }
-    row("agents.live", "-", &|_| 2);
-    row("agents.idle", "-", &|_| 0);
-    row("agents.exited", "-", &|m| m);
+    row("host.agents.live", "-", &|_| 2);
+    row("host.agents.idle", "-", &|_| 0);
+    row("host.agents.exited", "-", &|m| m);
     for ((agent, _), slowness) in ranks.into_iter().zip(["0.25", "4"]) {
         let values = [slowness; 4].join(" ");
         table += &format!("nixl.latency.xfer_time.slowness {agent} {values}\n");
@@ -169,7 +169,7 @@ fn htop_shows_both_meters() {
     let pmcd = Pmcd::start(&home);
     let _ring = home.new_ring("worker", 64);
     wait_for("the agent is found", || {
-        (pmcd.values("nixl.agents.live").get("") == Some(&1)).then_some(())
+        (pmcd.values("nixl.host.agents.live").get("") == Some(&1)).then_some(())
     });
     let user = user(&home);
     let settings = "config_reader_min_version=3\nfields=0 48\nheader_layout=one_100\n\

@@ -97,7 +97,7 @@ fn unreadable(errno: Errno) -> String {
         _ => io::Error::from(errno).to_string(),
     };
     format!(
-        "its sockets cannot be read, so nixl.process.tcp, nixl.process.rdma_devices, nixl.peer and nixl.agent.tcp_share have no new values: {why}"
+        "its sockets cannot be read, so nixl.process.tcp, nixl.process.rdma_devices, nixl.agent.peer and nixl.agent.tcp_share have no new values: {why}"
     )
 }
 

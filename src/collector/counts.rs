@@ -28,6 +28,8 @@ pub struct AgentCounts {
     pub errors: u64,
     /// Overflows, over all agents including expired ones.
     pub full: u64,
+    /// Memory that is registered now, in bytes, over all instances that run.
+    pub registered: u64,
 }
 
 /// What the daemon handles now, and what it has done since the start.
@@ -84,6 +86,8 @@ impl Collector {
             if !agent.is_published() {
                 continue;
             }
+            let registered = agent.registered().unwrap_or(0);
+            counts.registered = counts.registered.saturating_add(registered);
             match agent.entry.agent_state {
                 AgentState::Live => counts.live += 1,
                 AgentState::Idle => counts.idle += 1,

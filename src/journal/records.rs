@@ -26,7 +26,7 @@ pub(super) const CHUNK: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"NIXLPMDA");
 /// Version of the format, and the lengths that it depends on. A file of another format is not read: it would not
 /// outlive the boot anyway.
-pub(super) const FORMAT: u64 = (7 << 32) | ((RECORD_WORDS as u64) << 16) | Entry::MAX as u64;
+pub(super) const FORMAT: u64 = (8 << 32) | ((RECORD_WORDS as u64) << 16) | Entry::MAX as u64;
 /// Longest file that is accepted: 16 times what the largest `max_agents` needs.
 const MAX_LEN: u64 = 1 << 33;
 

@@ -49,6 +49,8 @@ type Read<T, V> = fn(&T) -> Option<V>;
 const FACT: Kind = (Semantics::Discrete, Units::None);
 const EVENTS: Kind = (Semantics::Counter, Units::Count);
 const LEVEL: Kind = (Semantics::Instant, Units::Count);
+/// A configured number.
+const SIZE: Kind = (Semantics::Discrete, Units::Count);
 const BYTES: Kind = (Semantics::Instant, Units::Byte);
 const TIME: Kind = (Semantics::Instant, Units::Microsecond);
 const INSTANT: Kind = (Semantics::Instant, Units::None);

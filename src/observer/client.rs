@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Option that makes this program the observer.
 pub const OPTION: &str = "--observer";
 /// What follows from an observer that does not run, for the log.
-pub const CONSEQUENCE: &str = "processes are not looked at any more: new agents have no labels of their process, nixl.agents.silent has no value, and after a minute nixl.process, nixl.peer and nixl.agent.tcp_share have none; restart pmcd";
+pub const CONSEQUENCE: &str = "processes are not looked at any more: new agents have no labels of their process, nixl.host.processes.silent has no value, and after a minute nixl.process, nixl.agent.peer and nixl.agent.tcp_share have none; restart pmcd";
 
 /// The observer process, as long as it runs.
 #[derive(Debug, Default)]
@@ -114,7 +114,7 @@ fn log_stalled(stalled: &Stalled) {
     };
     match &stalled.process {
         Some((process, group)) => tracing::warn!(
-            "process {}: reading its {what} blocks, so it was given up after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped: they have no new labels, and no new values in nixl.process and nixl.peer; end it, or repair the file system that it waits for ({blocked} readings wait; with {MAX_BLOCKED}, no other one begins)",
+            "process {}: reading its {what} blocks, so it was given up after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped: they have no new labels, and no new values in nixl.process and nixl.agent.peer; end it, or repair the file system that it waits for ({blocked} readings wait; with {MAX_BLOCKED}, no other one begins)",
             process.pid
         ),
         None if stalled.kind == RequestKind::Names => {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Sums, last values and histograms of the events of one agent.
+//! Sums and histograms of the events of one agent.
 
 use crate::base::words::words;
 use crate::event::{Event, EventType, Events, Totals};
@@ -12,15 +12,13 @@ use crate::stats::scale::Scaled;
 use crate::stats::store_values::StoreValues;
 use crate::stats::windows::Windows;
 
-/// Sums, last values and histograms.
+/// Sums and histograms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentStats {
     /// Sums by type.
     pub totals: Totals,
     /// Number of events.
     pub events: u64,
-    /// Value of the last event of each type of bytes, memory and times. Of a store, of all types.
-    last: [Option<u64>; EventType::COUNT],
     /// Type of the last error, and the time at which it was counted, in seconds since 1970.
     pub last_error: Option<(EventType, u64)>,
     /// Registered memory, bytes.
@@ -33,10 +31,12 @@ pub struct AgentStats {
     pub bucket_base: Option<u32>,
     /// Transfers by bucket, in the order of [`Histogram`].
     histograms: [BucketCounts; 4],
+    /// Sums of the transfer times and post times that the histograms of times lack, because their bounds have changed.
+    times_before: [u64; 2],
 }
 words!(AgentStats:
-    totals, events, last, last_error, registered, pairing, bucket_bounds, bucket_base,
-    histograms
+    totals, events, last_error, registered, pairing, bucket_bounds, bucket_base, histograms,
+    times_before
 );
 
 impl AgentStats {
@@ -80,33 +80,28 @@ impl AgentStats {
                     let time = Scaled::from(value);
                     self.count(Histogram::XferTime, bounds.find(time));
                     windows.xfer_time.record(time);
-                    self.last[EventType::XferTime as usize] = Some(value);
                 }
                 Some(EventType::XferPostTime) => {
                     self.pairing.drop_pending();
                     let time = Scaled::from(value);
                     self.count(Histogram::PostTime, bounds.find(time));
                     windows.post_time.record(time);
-                    self.last[EventType::XferPostTime as usize] = Some(value);
                 }
-                Some(kind @ (EventType::TxBytes | EventType::RxBytes)) => {
+                Some(EventType::TxBytes | EventType::RxBytes) => {
                     if let Some(bandwidth) = self.pairing.complete(value) {
                         let rate = Scaled::from(bandwidth);
                         self.count(Histogram::Bandwidth, Bounds::BANDWIDTH.find(rate));
                         windows.bandwidth.record(rate);
                     }
                     self.count(Histogram::Size, Bounds::SIZE.find(value));
-                    self.last[kind as usize] = Some(value);
                 }
                 Some(EventType::MemoryRegistered) => {
                     self.pairing.drop_pending();
                     self.registered = self.registered.saturating_add(value);
-                    self.last[EventType::MemoryRegistered as usize] = Some(value);
                 }
                 Some(EventType::MemoryDeregistered) => {
                     self.pairing.drop_pending();
                     self.registered = self.registered.saturating_sub(value);
-                    self.last[EventType::MemoryDeregistered as usize] = Some(value);
                 }
                 None
                 | Some(EventType::TxRequests | EventType::RxRequests | EventType::EventsDropped) => {
@@ -136,6 +131,8 @@ impl AgentStats {
             for times in [Histogram::XferTime, Histogram::PostTime] {
                 self.histograms[times as usize] = BucketCounts::default();
             }
+            let times = [EventType::XferTime, EventType::XferPostTime];
+            self.times_before = times.map(|kind| self.totals.get(kind));
             self.bucket_base = None;
         }
         is_other
@@ -163,8 +160,6 @@ impl AgentStats {
         for (sum, counts) in self.histograms.iter_mut().zip(&counts) {
             sum.add(counts);
         }
-        // Like NIXL's own endpoint, which shows 0 for a type without events.
-        self.last = now.last.map(Some);
         let counter = |kind: EventType| now.counters[kind as usize];
         self.registered = counter(EventType::MemoryRegistered)
             .saturating_sub(counter(EventType::MemoryDeregistered));
@@ -177,16 +172,27 @@ impl AgentStats {
         }
     }
 
-    /// Returns the value of the last event of a type. Of a ring, only types of bytes, memory and times have one.
-    #[must_use]
-    pub fn last(&self, kind: EventType) -> Option<u64> {
-        self.last[kind as usize]
-    }
-
     /// Returns the number of transfers in a bucket of a histogram.
     #[must_use]
     pub fn bucket_count(&self, histogram: Histogram, bucket: usize) -> u64 {
         self.histograms[histogram as usize].get(bucket)
+    }
+
+    /// Returns the number of transfers in all buckets of a histogram.
+    #[must_use]
+    pub fn histogram_count(&self, histogram: Histogram) -> u64 {
+        self.histograms[histogram as usize].total()
+    }
+
+    /// Returns the sums of the times in the histograms of transfer times and of post times, in microseconds.
+    #[must_use]
+    pub fn histogram_sums(&self) -> [u64; 2] {
+        let [xfer_time, post_time] = self.times_before;
+        let since = |kind, before| self.totals.get(kind).wrapping_sub(before);
+        [
+            since(EventType::XferTime, xfer_time),
+            since(EventType::XferPostTime, post_time),
+        ]
     }
 
     fn count(&mut self, histogram: Histogram, bucket: usize) {

@@ -154,8 +154,8 @@ impl BucketCounts {
     }
 
     /// Returns the number of values in all buckets.
-    #[cfg(test)]
-    pub(crate) fn total(&self) -> u64 {
+    #[must_use]
+    pub fn total(&self) -> u64 {
         self.0.iter().copied().fold(0, u64::saturating_add)
     }
 

@@ -13,19 +13,16 @@ pub struct StoreValues {
     pub updated: u64,
     /// Running totals by event type.
     pub counters: [u64; EventType::COUNT],
-    /// Value of the last event by type. NIXL sets it for the types of its gauges.
-    pub last: [u64; EventType::COUNT],
     /// Transfers by bucket, for transfer time and post time, not cumulative.
     pub histograms: [[u64; MAX_BUCKETS]; 2],
 }
-words!(StoreValues: updated, counters, last, histograms);
+words!(StoreValues: updated, counters, histograms);
 
 impl StoreValues {
     /// Values of an empty store.
     pub const NONE: Self = Self {
         updated: 0,
         counters: [0; EventType::COUNT],
-        last: [0; EventType::COUNT],
         histograms: [[0; MAX_BUCKETS]; 2],
     };
 
@@ -65,7 +62,6 @@ mod tests {
         StoreValues {
             updated: 7,
             counters: std::array::from_fn(|at| 100 + at as u64),
-            last: [10; EventType::COUNT],
             histograms: [[8; MAX_BUCKETS], [9; MAX_BUCKETS]],
         }
     }
@@ -73,12 +69,12 @@ mod tests {
     #[test]
     fn delta_has_differences_of_counters_and_current_values() {
         let mut now = values();
-        (now.updated, now.last[0]) = (99, 98);
+        now.updated = 99;
         assert!(!now.delta_since(&values()).has_counts());
         now.histograms[1][32] += 2;
         let delta = now.delta_since(&values());
         assert!(delta.has_counts());
-        assert_eq!((delta.updated, delta.last[0]), (99, 98));
+        assert_eq!(delta.updated, 99);
         assert_eq!((delta.histograms[1][32], delta.histograms[0][32]), (2, 0));
         now.counters[3] += 5;
         let delta = now.delta_since(&values());

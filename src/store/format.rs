@@ -41,8 +41,8 @@ const HOST: usize = 38;
 const RANK: usize = 54;
 const BOUNDS: usize = 62;
 const COUNTERS: usize = 94;
-const LAST: usize = COUNTERS + EventType::COUNT;
-const HISTOGRAMS: usize = LAST + EventType::COUNT;
+/// Behind the counters are the values of the last events.
+const HISTOGRAMS: usize = COUNTERS + 2 * EventType::COUNT;
 // Behind the histograms is a sum for each, which repeats the counter of the same type.
 const _: () = assert!(HISTOGRAMS + EventType::COUNT * (MAX_BUCKETS + 1) == WORDS);
 const _: () = assert!(BOUNDS + MAX_BOUNDS == COUNTERS);
@@ -172,7 +172,6 @@ pub fn read_values(words: &[impl Load]) -> StoreValues {
     // relaxed load.
     fence(Acquire);
     copy(&mut values.counters, &words[COUNTERS..]);
-    copy(&mut values.last, &words[LAST..]);
     // A truncated file is noticed only by a load from its last page: the rest of a page that is cut reads as zeros.
     let _ = words[WORDS - 1].load(Relaxed);
     for (histogram, kind) in values.histograms.iter_mut().zip(TIMES) {

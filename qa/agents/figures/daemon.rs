@@ -10,7 +10,7 @@ use crate::support::{Home, wait_for};
 use serde_json::json;
 
 /// Metrics with exactly equal values, and their keys in the output of qa/figures.py.
-const EXACT: [(&str, &str); 23] = [
+const EXACT: [(&str, &str); 17] = [
     ("transfer.tx_bytes", "/totals/tx_bytes"),
     ("transfer.rx_bytes", "/totals/rx_bytes"),
     ("transfer.tx_requests", "/totals/tx_requests"),
@@ -23,13 +23,7 @@ const EXACT: [(&str, &str); 23] = [
     ("errors.total", "/errors/total"),
     ("ring.events", "/events"),
     ("ring.unknown", "/unknown"),
-    ("bandwidth.unpaired", "/unpaired"),
-    ("last.tx_bytes", "/last/tx_bytes"),
-    ("last.rx_bytes", "/last/rx_bytes"),
-    ("last.registered", "/last/registered"),
-    ("last.deregistered", "/last/deregistered"),
-    ("last.xfer_time", "/last/xfer_time"),
-    ("last.xfer_post_time", "/last/post_time"),
+    ("ring.unpaired", "/unpaired"),
     ("host.transfer.tx_bytes", "/totals/tx_bytes"),
     ("host.transfer.rx_bytes", "/totals/rx_bytes"),
     ("host.errors.not_found", "/totals/not_found"),
@@ -43,17 +37,17 @@ const NEAR: [(&str, &str); 9] = [
     ("latency.post_time.p50", "/latency/post_time/p50"),
     ("latency.post_time.p90", "/latency/post_time/p90"),
     ("latency.post_time.p99", "/latency/post_time/p99"),
-    ("bandwidth.p10", "/bandwidth/p10"),
-    ("bandwidth.p50", "/bandwidth/p50"),
-    ("bandwidth.p90", "/bandwidth/p90"),
+    ("operation.bandwidth.p10", "/bandwidth/p10"),
+    ("operation.bandwidth.p50", "/bandwidth/p50"),
+    ("operation.bandwidth.p90", "/bandwidth/p90"),
 ];
 
 /// Metrics of the buckets, in the order of [`histograms`].
 const BUCKETS: [&str; 4] = [
-    "latency.xfer_time.buckets",
-    "latency.post_time.buckets",
-    "size.buckets",
-    "bandwidth.buckets",
+    "latency.xfer_time.histogram",
+    "latency.post_time.histogram",
+    "operation.size.histogram",
+    "operation.bandwidth.histogram",
 ];
 
 /// Compares the values of the daemon for one recorded stream.

@@ -133,7 +133,7 @@ fn another_users_files_have_the_same_names() {
 fn ring_and_stores_of_one_name_are_separate_instances() {
     let mut replay = Replay::new("retain = \"30s\"");
     // The file of an exited agent is checked again only after some time.
-    replay.hide("control.files.refused");
+    replay.hide("control.files.rejections");
     let store = replay.store(&Who::named("kv").rank("3"), 1);
     replay.step("a store of rank 3 appears");
     replay.send(&store, &[(TX_BYTES, 1000), (XFER_TIME, 15), (BACKEND, 2)]);

@@ -21,7 +21,7 @@ const BINS: usize = 9;
 /// Clusters of the metrics that PCP's Python PMDA has as well.
 pub const LAST_OLD_CLUSTER: u32 = 3;
 /// Metric with an instance for each agent and bucket.
-const BUCKETS: &str = "nixl.latency.xfer_time.buckets";
+const BUCKETS: &str = "nixl.latency.xfer_time.histogram";
 /// Limits of the memory of a daemon, and of the memory for each agent, in KiB.
 const TARGET: (f64, f64) = (6.0 * 1024.0, 32.0);
 
@@ -148,7 +148,7 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
     let mut labels = Table::new(
         "Labels",
         "agents | instances | ms of the PMDA's processor time",
-        "Of all buckets of transfer times, as `pminfo -l nixl.latency.xfer_time.buckets` asks for them, after the first time.",
+        "Of all buckets of transfer times, as `pminfo -l nixl.latency.xfer_time.histogram` asks for them, after the first time.",
     );
     let mut idle = Table::new(
         "Processor, idle",

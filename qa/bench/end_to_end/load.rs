@@ -88,7 +88,7 @@ fn unrelated(extent: Extent) -> Table {
         }
         let mut link = daemon(&home);
         wait_for("all were looked at", || {
-            (sum(&mut link, "control.files.refused") >= files).then_some(())
+            (sum(&mut link, "control.files.rejections") >= files).then_some(())
         });
         let spent = sum(&mut link, "control.cpu_time");
         let share = processor::share(link.pid(), Runs::count(extent), time);

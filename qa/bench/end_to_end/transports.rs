@@ -44,13 +44,13 @@ fn cost(extent: Extent, processes: usize, is_on: bool) -> Runs {
     let mut pids = vec![pid];
     // The first process scan takes more than later ones.
     wait_for("the processes are found", || {
-        let silent = link.fetch(&["agents.silent"]).expect("an answer");
+        let silent = link.fetch(&["host.processes.silent"]).expect("an answer");
         let count = silent[0].values().next().copied().unwrap_or_default();
         (count >= all.len() as u64).then_some(())
     });
     if is_on && !all.is_empty() {
         wait_for("all processes are read", || {
-            let read = link.fetch(&["process.tcp.connections"]).expect("an answer");
+            let read = link.fetch(&["process.tcp.tx_bytes"]).expect("an answer");
             (read[0].len() >= all.len()).then_some(())
         });
         let observers = children(pid);

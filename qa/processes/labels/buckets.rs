@@ -20,10 +20,15 @@ fn buckets_have_the_labels_of_their_agent_and_bounds() {
         (pmcd.sent() == BTreeMap::from(all.clone())).then_some(())
     });
     for (metric, buckets, lowest, highest) in [
-        ("nixl.latency.xfer_time.buckets", 19, "10", "10000000"),
-        ("nixl.latency.post_time.buckets", 19, "10", "10000000"),
-        ("nixl.size.buckets", 13, "2048", "8589934592"),
-        ("nixl.bandwidth.buckets", 21, "1000000", "524288000000"),
+        ("nixl.latency.xfer_time.histogram", 19, "10", "10000000"),
+        ("nixl.latency.post_time.histogram", 19, "10", "10000000"),
+        ("nixl.operation.size.histogram", 13, "2048", "8589934592"),
+        (
+            "nixl.operation.bandwidth.histogram",
+            21,
+            "1000000",
+            "524288000000",
+        ),
     ] {
         assert_eq!(pmcd.count(metric), 2 * buckets, "{metric}");
         let labels = pmcd.labels(metric);
@@ -58,7 +63,7 @@ fn buckets_have_the_labels_of_their_agent_and_bounds() {
         TX_BYTES,
         "nixl.agent.state",
         "nixl.latency.xfer_time.p99",
-        "nixl.bandwidth.p10",
+        "nixl.operation.bandwidth.p10",
     ] {
         assert_eq!(pmcd.count(metric), 2, "{metric}");
     }
@@ -75,16 +80,18 @@ fn prometheus_scrape_has_labels_and_values_of_a_histogram() {
     wait_for("the transfers are counted", || {
         (pmcd.sent().get("agent") == Some(&90_000)).then_some(())
     });
-    let shown = pmcd.values("nixl.size.buckets");
+    let shown = pmcd.values("nixl.operation.size.histogram");
     let proxy = Pmproxy::start(&home, &pmcd);
     let scrape = wait_for("pmproxy answers", || {
-        let body = proxy.get("/metrics?names=nixl.size.buckets,nixl.transfer.tx_bytes")?;
-        body.contains("nixl_size_buckets{").then_some(body)
+        let body =
+            proxy.get("/metrics?names=nixl.operation.size.histogram,nixl.transfer.tx_bytes")?;
+        body.contains("nixl_operation_size_histogram{")
+            .then_some(body)
     });
     let mut buckets = BTreeMap::new();
     for line in scrape
         .lines()
-        .filter(|line| line.starts_with("nixl_size_buckets{"))
+        .filter(|line| line.starts_with("nixl_operation_size_histogram{"))
     {
         for label in [
             "nixl_agent=\"agent\"",

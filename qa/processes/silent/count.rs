@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! `nixl.agents.silent`, the number of processes without telemetry: through the test kit, and with a real pmcd.
+//! `nixl.host.processes.silent`, the number of processes without telemetry: through the test kit, and with a real pmcd.
 
 use super::{Agent, libraries};
 use crate::support::kit::{Core, LONG};
@@ -71,7 +71,7 @@ fn silent_has_a_value_only_if_all_processes_are_visible() {
     let [core, plugin] = libraries(|name| home.path(name));
     let _process = mapper(&[&core, &plugin]);
     let pmcd = Pmcd::start(&home);
-    let value = |pmcd: &Pmcd| pmcd.values("nixl.agents.silent").remove("");
+    let value = |pmcd: &Pmcd| pmcd.values("nixl.host.processes.silent").remove("");
     if sees_all_processes() {
         let silent = wait_for("silent processes are counted", || value(&pmcd));
         assert!(silent >= 1, "{silent}");

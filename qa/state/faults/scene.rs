@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Ids of names without an agent.
 const TAKEN: [u32; 3] = [0, 1, 7];
-const PERSISTENT: &str = "control.state.persistent";
+const PERSISTENT: &str = "control.persistent";
 
 /// State before the daemon starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,7 +29,7 @@ fn becomes(link: &mut Link, sent: u64, is_persistent: bool) {
         &format!("{sent} bytes, persistent: {is_persistent}"),
         || {
             let values = link.values("transfer.tx_bytes").ok()?;
-            let persistent = link.fetch(&["control.state.persistent"]).ok()?;
+            let persistent = link.fetch(&["control.persistent"]).ok()?;
             let is_right = values.get("a") == Some(&sent)
                 && persistent[0].get(&u32::MAX) == Some(&u64::from(is_persistent));
             is_right.then_some(())

@@ -36,10 +36,6 @@ impl Stats {
         self.stats.totals.get(event)
     }
 
-    pub fn last(&self, event: EventType) -> Option<u64> {
-        self.stats.last(event)
-    }
-
     pub fn events(&self) -> u64 {
         self.stats.events
     }

@@ -52,7 +52,7 @@ fn prometheus_has_values_for_every_panel() {
     };
     // Values of the variables of the dashboard.
     let host = wait_for("Prometheus scrapes pmproxy", || {
-        let result = query("nixl_agents_live")?;
+        let result = query("nixl_host_agents_live")?;
         Some(string(&result.first()?["metric"], "hostname").to_owned())
     });
     let as_grafana_asks = |expression: &str| {

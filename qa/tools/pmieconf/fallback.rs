@@ -19,9 +19,9 @@ fn agent(name: &str, share: &str, moved: u64, peers: &[(&str, u64)]) -> String {
     );
     for (address, sent) in peers {
         table += &format!(
-            "nixl.peer.tcp.agent_share {name}::{address} {share}
-             nixl.peer.tcp.tx_bytes {name}::{address} {}
-             nixl.peer.tcp.rx_bytes {name}::{address} 0 0 0 0\n",
+            "nixl.agent.peer.tcp.agent_share {name}::{address} {share}
+             nixl.agent.peer.tcp.tx_bytes {name}::{address} {}
+             nixl.agent.peer.tcp.rx_bytes {name}::{address} 0 0 0 0\n",
             grows(*sent)
         );
     }

@@ -141,7 +141,7 @@ function choose(id) {
 }
 
 function draw_tiles(row, totals) {
-    const counts = Object.fromEntries(metric.AGENTS.map((state) => [state, one(totals, `nixl.agents.${state}`, null)]));
+    const counts = Object.fromEntries(metric.AGENTS.map((state) => [state, one(totals, `nixl.host.agents.${state}`, null)]));
     for (const state of ["live", "idle", "exited"]) {
         setText(byId(`tile-${state}`), count(counts[state]));
     }

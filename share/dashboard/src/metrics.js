@@ -8,10 +8,10 @@ export const RECEIVED = "nixl.transfer.rx_bytes";
 export const WRITES = "nixl.transfer.tx_requests";
 export const READS = "nixl.transfer.rx_requests";
 export const TIME = "nixl.latency.xfer_time";
-export const BUCKETS = `${TIME}.buckets`;
+export const BUCKETS = `${TIME}.histogram`;
 export const QUANTILES = ["p50", "p90", "p99", "max"];
 export const FULL = "nixl.ring.full";
-export const DROPPED = "nixl.ring.dropped";
+export const DROPPED = "nixl.queue.dropped";
 export const HIGHWATER = "nixl.ring.highwater";
 export const CAPACITY = "nixl.ring.capacity";
 export const TCP_SHARE = "nixl.agent.tcp_share";
@@ -23,7 +23,7 @@ export const HOST = {
     received: "nixl.host.transfer.rx_bytes",
     writes: "nixl.host.transfer.tx_requests",
     reads: "nixl.host.transfer.rx_requests",
-    dropped: "nixl.host.ring.dropped",
+    dropped: "nixl.host.queue.dropped",
 };
 export const AGENTS = ["live", "idle", "exited", "unknown", "unsupported", "refused"];
 
@@ -54,5 +54,5 @@ export const ALL = [
     VERSION,
     CONFIG_ERROR,
     ...Object.values(HOST),
-    ...AGENTS.map((state) => `nixl.agents.${state}`),
+    ...AGENTS.map((state) => `nixl.host.agents.${state}`),
 ];

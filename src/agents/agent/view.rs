@@ -42,6 +42,12 @@ impl Agent {
         self.counted(value).filter(|_| !self.has_stores())
     }
 
+    /// Returns the registered memory, in bytes.
+    #[must_use]
+    pub fn registered(&self) -> Option<u64> {
+        self.counted(self.entry.stats.registered)
+    }
+
     /// Returns the number of transfers in a bucket. `None`: a store does not have this histogram.
     #[must_use]
     pub fn bucket(&self, of: Histogram, bucket: usize) -> Option<u64> {
@@ -94,11 +100,11 @@ impl Agent {
         self.source()?.as_ring()
     }
 
-    /// Returns what is done with its events.
+    /// Returns what is done with the events of its ring, or `store`.
     #[must_use]
     pub fn mode(&self) -> Option<&'static str> {
         Some(match self.source()?.as_ring().map(|ring| ring.mode) {
-            None => "read",
+            None => "store",
             Some(Mode::Drain) => "drain",
             Some(Mode::Locked | Mode::Observe(_)) => "observe",
         })
@@ -133,7 +139,7 @@ impl Agent {
 
     /// Returns the version in the header of its ring, or the schema of its store.
     #[must_use]
-    pub fn wire_version(&self) -> Option<u32> {
+    pub fn format_version(&self) -> Option<u32> {
         let source = self.source()?;
         Some(source.as_ring().map_or(SCHEMA, |reader| reader.version()))
     }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Clusters 16 to 19: identity and state of an agent, lost telemetry, and last values.
+//! Clusters 16, 17 and 19: identity and state of an agent, lost telemetry, memory and errors.
+//!
+//! Retired: 16:3 agent.source, and cluster 18, last values.
 
-use super::{BYTES, EVENTS, FACT, INSTANT, LEVEL, MOMENT, TIME};
+use super::{BYTES, EVENTS, FACT, INSTANT, LEVEL, MOMENT, SIZE};
 use super::{agent_f64, agent_text, agent_u32, agent_u64};
 use crate::agents::Agent;
 use crate::base::clock::Now;
 use crate::base::text;
-use crate::event::EventType;
 use crate::metrics::{Metric, Semantics, Units};
 use std::path::Path;
 
@@ -33,22 +34,14 @@ pub(super) const ROWS: &[Metric] = rows![
     agent_text((16, 1), "agent.status", INSTANT, |agent| {
         Some(agent.entry.agent_state.text().into())
     }),
-    /// drain, observe (not counted), or read (a store)
+    /// drain or observe (a ring), or store
     /// drain: the PMDA takes the events out of the ring, and counts each.
     /// observe: it leaves them there and counts none (observe is set in nixl.conf, the
-    /// file is not writable, or another pmdanixl drains it). Totals from before stay as
-    /// they were. An agent of which nothing was ever counted has no totals.
-    /// read: values of a prometheus_mp store, of which nothing can be missed.
-    /// No value: the agent has no file now.
+    /// file is not writable, or another pmdanixl drains it). Totals from before stay.
+    /// store: its values are the running totals of NIXL's exporter prometheus_mp, of
+    /// which nothing can be missed. No value: the agent has no file now.
     agent_text((16, 2), "agent.mode", FACT, |agent| {
         Some(agent.mode()?.into())
-    }),
-    /// origin of the values: ring or store
-    /// ring: events that NIXL writes where NIXL_TELEMETRY_DIR is set. store: running
-    /// totals that NIXL's exporter prometheus_mp keeps in NIXL_TELEMETRY_MULTIPROC_DIR.
-    /// No value: the agent has neither now.
-    agent_text((16, 3), "agent.source", FACT, |agent| {
-        agent.has_files().then(|| agent.source_kind().to_owned())
     }),
     /// id of the process that writes the ring or store
     /// Id of the process that writes, in the PMDA's PID namespace. Where /proc does not
@@ -65,7 +58,7 @@ pub(super) const ROWS: &[Metric] = rows![
     /// from 1.4 on. Different versions on a host show a rollout that is not complete.
     /// Of a store: the version of its schema, 1 from NIXL 1.5 on. No value: the agent
     /// has no file now.
-    agent_u32((16, 6), "agent.wire_version", FACT, Agent::wire_version),
+    agent_u32((16, 6), "agent.format_version", FACT, Agent::format_version),
     /// starts of the agent
     /// Number of starts of the agent: its file appeared, or its ring was initialised
     /// again. A restart is missed if the ring was empty at its beginning before.
@@ -113,10 +106,25 @@ pub(super) const ROWS: &[Metric] = rows![
     agent_f64((16, 12), "agent.tcp_share", INSTANT, |agent| {
         agent.transport.tcp_share()
     }),
+    /// engine, role and port of its server
+    /// Server that the agent is a part of, as its labels engine, role and port tell:
+    /// vllm decode:8200. All ranks of a server have the same. Archives keep it, while
+    /// those of PCP before 6.3.4 lack the labels of agents that came after their start.
+    /// No value: no engine, role or port is known.
+    agent_text((16, 13), "agent.server", FACT, |agent| {
+        agent.labelled_facts().server()
+    }),
+    /// rank in its server
+    /// Rank of the agent in its server, as its label rank tells: TP0, DP1_TP3. Without
+    /// that, "rank" and the label local_rank: the number that the launcher gave to the
+    /// process on this host. No value: neither is known.
+    agent_text((16, 14), "agent.rank", FACT, |agent| {
+        agent.labelled_facts().rank()
+    }),
     /// slots of the ring, one more than the events it can hold
     /// Slots of the ring (NIXL_TELEMETRY_BUFFER_SIZE, 4096 by default). It holds one
     /// event less. No value: the agent has no ring now.
-    agent_u64((17, 0), "ring.capacity", LEVEL, Agent::capacity),
+    agent_u64((17, 0), "ring.capacity", SIZE, Agent::capacity),
     /// events that waited in the ring at the last drain
     /// Events that waited in the ring when it was last read, before they were taken
     /// out. In observe mode: events that wait there now.
@@ -141,7 +149,7 @@ pub(super) const ROWS: &[Metric] = rows![
     /// lost. Raise NIXL_TELEMETRY_BUFFER_SIZE or lower NIXL_TELEMETRY_RUN_INTERVAL.
     /// NIXL mostly loses the report itself when the ring is full: see nixl.ring.full. A
     /// store tells it too. No value: NIXL before 1.4, which does not report it.
-    agent_u64((17, 4), "ring.dropped", EVENTS, Agent::dropped),
+    agent_u64((17, 4), "queue.dropped", EVENTS, Agent::dropped),
     /// events read from the ring
     /// Events of all types that were read from the agent's ring and counted. The
     /// metrics of nixl.ring have no value for an agent of stores.
@@ -172,49 +180,11 @@ pub(super) const ROWS: &[Metric] = rows![
     agent_u64((17, 8), "ring.foreign_reads", EVENTS, |agent| {
         agent.of_ring(agent.entry.foreign_reads)
     }),
-    /// bytes of the last WRITE
-    /// Bytes of the last completed WRITE: agent_tx_last_bytes of NIXL's own exporters.
-    /// No value: there was none. Of a store: 0 if there was none.
-    agent_u64((18, 0), "last.tx_bytes", BYTES, |agent| {
-        agent.entry.stats.last(EventType::TxBytes)
-    }),
-    /// bytes of the last READ
-    /// Bytes of the last completed READ: agent_rx_last_bytes of NIXL's own exporters.
-    /// No value: there was none. Of a store: 0 if there was none.
-    agent_u64((18, 1), "last.rx_bytes", BYTES, |agent| {
-        agent.entry.stats.last(EventType::RxBytes)
-    }),
-    /// bytes of the last registration
-    /// Bytes of the last registration of memory: agent_memory_registered_last_bytes of
-    /// NIXL's own exporters. No value: there was none.
-    agent_u64((18, 2), "last.registered", BYTES, |agent| {
-        agent.entry.stats.last(EventType::MemoryRegistered)
-    }),
-    /// bytes of the last deregistration
-    /// Bytes of the last deregistration: agent_memory_deregistered_last_bytes of NIXL's
-    /// own exporters. No value: there was none.
-    agent_u64((18, 3), "last.deregistered", BYTES, |agent| {
-        agent.entry.stats.last(EventType::MemoryDeregistered)
-    }),
-    /// time of the last transfer
-    /// Microseconds from start to completion of the last completed transfer:
-    /// agent_xfer_time of NIXL's own exporters. No value: there was none.
-    agent_u64((18, 4), "last.xfer_time", TIME, |agent| {
-        agent.entry.stats.last(EventType::XferTime)
-    }),
-    /// time to post the last transfer
-    /// Microseconds from the start of the last transfer until NIXL's backend accepted
-    /// it: agent_xfer_post_time of NIXL's own exporters. No value: there was none.
-    agent_u64((18, 5), "last.xfer_post_time", TIME, |agent| {
-        agent.entry.stats.last(EventType::XferPostTime)
-    }),
     /// bytes registered now
     /// Bytes registered less bytes deregistered since the agent's last start. A value
     /// that grows without end shows a leak. After lost events it is wrong until the
     /// next start.
-    agent_u64((19, 0), "memory.current", BYTES, |agent| {
-        agent.counted(agent.entry.stats.registered)
-    }),
+    agent_u64((19, 0), "memory.current", BYTES, Agent::registered),
     /// errors of all kinds
     /// Sum of the twelve kinds of errors below nixl.errors.
     agent_u64((19, 1), "errors.total", EVENTS, |agent| {

@@ -2,10 +2,10 @@
 
 //! Cluster 40: the PMDA itself.
 //!
-//! Retired items of 0.1.0: 2 drains, 3 drain_time, 4 scan_time, 10 events, 13 rings, 14 agents.known, 15 surveys, 16
+//! Retired: 2 drains, 3 drain_time, 4 scan_time, 10 events, 13 rings, 14 agents.known, 15 surveys, 16
 //! survey_time, 22 log.left_out, 24 cut.scans, 25 files.known, 26 container_looks. The debug log has their values.
 
-use super::{BYTES, EVENTS, FACT, LEVEL, daemon_text, daemon_u32, daemon_u64};
+use super::{BYTES, EVENTS, FACT, LEVEL, SIZE, daemon_text, daemon_u32, daemon_u64};
 use crate::log;
 use crate::metrics::control::milliseconds;
 use crate::metrics::{Metric, Semantics, Units};
@@ -21,7 +21,7 @@ pub(super) const ROWS: &[Metric] = rows![
     /// drained once more. Set by drain_interval in nixl.conf.
     daemon_u32(
         (40, 1),
-        "control.drain_interval",
+        "control.drain.interval",
         (Semantics::Discrete, Units::Millisecond),
         |control| Some(milliseconds(control.drain_interval)),
     ),
@@ -30,14 +30,14 @@ pub(super) const ROWS: &[Metric] = rows![
     /// and reason once, and again after a change of owners in nixl.conf. A shared
     /// directory such as /var/tmp has many that are not telemetry; pmdanixl --check
     /// lists them with their reasons.
-    daemon_u64((40, 5), "control.files.refused", EVENTS, |control| {
+    daemon_u64((40, 5), "control.files.rejections", EVENTS, |control| {
         Some(control.activity.file_rejections)
     }),
     /// 1 if the counters survive a restart of the PMDA
     /// 1: totals are kept in the state file, and go on when the PMDA restarts. 0: the
     /// state file cannot be opened or cannot grow, and totals begin at zero after a
     /// restart. The log says why.
-    daemon_u32((40, 6), "control.state.persistent", FACT, |control| {
+    daemon_u32((40, 6), "control.persistent", FACT, |control| {
         Some(control.is_persistent.into())
     }),
     /// 1 if debug messages are logged
@@ -47,14 +47,11 @@ pub(super) const ROWS: &[Metric] = rows![
     daemon_u32((40, 7), "control.debug", FACT, |_| {
         Some(log::is_debug().into())
     }),
-    /// configurations loaded; pmstore here loads nixl.conf again
-    /// Number of configurations taken, that of the start included. As root, storing
-    /// any value reads nixl.conf again. A file with an error changes nothing: pmstore
-    /// fails, and nixl.control.config_error and the log say why. A changed user takes
-    /// effect when ./Install is run again.
-    daemon_u32((40, 8), "control.reload", FACT, |control| {
-        Some(control.config_loads)
-    }),
+    /// storing any value loads nixl.conf again
+    /// Always 0. As root, pmstore nixl.control.reload 1 reads nixl.conf again. A file
+    /// with an error changes nothing: pmstore fails, and nixl.control.config_error and
+    /// the log say why. A changed user takes effect when ./Install is run again.
+    daemon_u32((40, 8), "control.reload", FACT, |_| Some(0)),
     /// reason why the configuration was rejected
     /// Error of nixl.conf when it was last read, with file, line and key; empty without
     /// one. After an error at the start, no directory is scanned until a good file is
@@ -84,12 +81,9 @@ pub(super) const ROWS: &[Metric] = rows![
     /// Limit on agents at a time: max_agents in nixl.conf, or what the limit of open
     /// files allows. An agent takes one of these places while it is an instance, and
     /// another for each open file beyond the first.
-    daemon_u32(
-        (40, 17),
-        "control.places.max",
-        (Semantics::Discrete, Units::Count),
-        |control| Some(control.activity.places),
-    ),
+    daemon_u32((40, 17), "control.places.max", SIZE, |control| {
+        Some(control.activity.places)
+    }),
     /// agents at a time, out of nixl.control.places.max
     /// Places that agents take, out of nixl.control.places.max. If none is left, a new
     /// agent evicts an exited agent of the user with most agents (with at least as many
@@ -103,7 +97,7 @@ pub(super) const ROWS: &[Metric] = rows![
     /// or because its owner had too many new names. Each is tried, and counted, again
     /// every few seconds. If it grows, see the log: raise max_agents or the limit of
     /// open files, or stop the user that creates names.
-    daemon_u64((40, 19), "control.places.refused", EVENTS, |control| {
+    daemon_u64((40, 19), "control.places.rejections", EVENTS, |control| {
         Some(control.activity.place_rejections)
     }),
     /// directories that are scanned
@@ -118,14 +112,14 @@ pub(super) const ROWS: &[Metric] = rows![
     /// nixl.conf is reached, or a user or another host serves the file system (FUSE,
     /// NFS), which may not answer. With max_directories, the user with most directories
     /// loses one to a user that has at least two fewer. pmdanixl --check says which.
-    daemon_u32((40, 21), "control.directories.left_out", LEVEL, |control| {
+    daemon_u32((40, 21), "control.directories.skipped", LEVEL, |control| {
         Some(control.activity.directories_left_out)
     }),
     /// drains that reached their time limit
     /// Number of drains that reached their time limit before all events were counted.
     /// The rest is counted by the next drain. If it grows, events come faster than they
     /// can be counted.
-    daemon_u64((40, 23), "control.cut.drains", EVENTS, |control| {
+    daemon_u64((40, 23), "control.drain.truncated", EVENTS, |control| {
         Some(control.drains_cut)
     }),
     /// configured directories that are missing or unreadable
@@ -142,16 +136,52 @@ pub(super) const ROWS: &[Metric] = rows![
     /// the PMDA was killed during a drain, or another reader of the ring ended, and the
     /// ring's first events are the same as before. If they were new, they are lost.
     /// Also rings that were taken for restarted and may not be. The log names the ring.
-    daemon_u64((40, 28), "control.doubtful_batches", EVENTS, |control| {
+    daemon_u64((40, 28), "control.drain.doubtful", EVENTS, |control| {
         Some(control.activity.doubtful_batches)
     }),
     /// whether other processes are looked at
     /// 1: the process that looks at others runs. 0: it has ended or could not be
     /// started, as the log says, until a restart of the PMDA, or it has not answered
     /// for a minute. Then new agents have no labels of their process,
-    /// nixl.agents.silent has no value, and after a minute nixl.process, nixl.peer
-    /// and nixl.agent.tcp_share have none. No value: proc_facts is false.
+    /// nixl.host.processes.silent has no value, and after a minute nixl.process,
+    /// nixl.agent.peer and nixl.agent.tcp_share have none. No value: proc_facts is false.
     daemon_u32((40, 29), "control.observer", FACT, |control| {
         control.activity.observes.map(u32::from)
     }),
+    /// files of a NIXL version that is not supported
+    /// Rings and stores of a version that this pmdanixl does not know. They are neither
+    /// read nor changed. The log and pmdanixl --check name each. Install a newer
+    /// pmdanixl, or remove files that no process uses any more.
+    daemon_u32((40, 30), "control.files.unsupported", LEVEL, |control| {
+        Some(control.agents.unsupported)
+    }),
+    /// rings and stores that are rejected now
+    /// Files that look like telemetry but are rejected now: damaged headers, no
+    /// permission to read, max_agents reached. The log and pmdanixl --check name each
+    /// with its reason. Files of other kinds and of other owners are not counted.
+    daemon_u32((40, 31), "control.files.rejected", LEVEL, |control| {
+        Some(control.agents.rejected)
+    }),
+    /// configurations taken
+    /// Number of configurations that were taken since the start, that of the start
+    /// included. A file with an error is not taken: see nixl.control.config_error.
+    daemon_u64((40, 32), "control.reloads", EVENTS, |control| {
+        Some(control.config_loads.into())
+    }),
+    /// drains of all rings
+    /// Number of times that all rings were drained: each drain.interval, and before
+    /// each answer.
+    daemon_u64((40, 33), "control.drain.count", EVENTS, |control| {
+        Some(control.drains)
+    }),
+    /// time spent draining
+    /// Microseconds spent in drains: reading events, counting them, and releasing their
+    /// slots. Divided by nixl.control.drain.count it is the mean time of a drain, which
+    /// delays an answer.
+    daemon_u64(
+        (40, 34),
+        "control.drain.time",
+        (Semantics::Counter, Units::Microsecond),
+        |control| u64::try_from(control.drain_time.as_micros()).ok(),
+    ),
 ];

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! Clusters 30 and 31: the host.
+//!
+//! Retired: 30:4 host.memory.registered, 30:5 host.memory.deregistered, 31:3 agents.unsupported and 31:4 agents.refused,
+//! which are in cluster 40 now.
 
-use super::{EVENTS, LEVEL, daemon_u32, daemon_u64, metric};
+use super::{BYTES, EVENTS, LEVEL, daemon_u32, daemon_u64, metric};
 use crate::event::EventType;
 use crate::metrics::ValueSource::{Event, Host};
 use crate::metrics::{Metric, Semantics, Units};
 
-/// First items of the sums of clusters 0 to 3.
-const FIRST_ITEMS: [u32; 4] = [0, 4, 6, 8];
+/// First items of the sums of clusters 0 to 3. Sums of registered memory are wrong once an agent was killed.
+const FIRST_ITEMS: [Option<u32>; 4] = [Some(0), None, Some(6), Some(8)];
 
 /// Returns the metrics that sum an event type over all agents, also expired ones.
 pub(super) fn sums(rows: &[Metric]) -> Vec<Metric> {
     let events = rows.iter().filter_map(|row| match row.source {
         Event(event) => {
-            let first = FIRST_ITEMS.get(usize::try_from(row.cluster).ok()?)?;
+            let first = (*FIRST_ITEMS.get(usize::try_from(row.cluster).ok()?)?)?;
             Some((first + row.item, row.name, event, row.units, row.oneline))
         }
         _ => None,
     });
     let oneline = " events that NIXL dropped";
     let (event, units) = (EventType::EventsDropped, Units::Count);
-    let dropped = (20, "ring.dropped", event, units, oneline);
+    let dropped = (20, "queue.dropped", event, units, oneline);
     let sum = |(item, name, event, units, oneline)| {
         let kind = (Semantics::Counter, units);
         let help = format!(
@@ -50,43 +53,34 @@ pub(super) const ROWS: &[Metric] = rows![
     daemon_u64((30, 22), "host.ring.full", EVENTS, |control| {
         Some(control.agents.full)
     }),
+    /// bytes registered now, all agents
+    /// Sum of nixl.memory.current over the agents that have a value.
+    daemon_u64((30, 23), "host.memory.current", BYTES, |control| {
+        Some(control.agents.registered)
+    }),
     /// agents that are live
     /// Agents in nixl.agent.state 1: a process has the file open, and an event came
     /// within idle_after (60 seconds).
-    daemon_u32((31, 0), "agents.live", LEVEL, |control| {
+    daemon_u32((31, 0), "host.agents.live", LEVEL, |control| {
         Some(control.agents.live)
     }),
     /// agents that are live, without recent events
     /// Agents in nixl.agent.state 2: a process has the file open, and no event came for
     /// idle_after (60 seconds). An agent without work is silent, and so is one whose
     /// transfers hang.
-    daemon_u32((31, 1), "agents.idle", LEVEL, |control| {
+    daemon_u32((31, 1), "host.agents.idle", LEVEL, |control| {
         Some(control.agents.idle)
     }),
     /// agents that exited within retain
     /// Agents in nixl.agent.state 3: no process writes to the file any more. They stay
     /// instances until retain (10 minutes) has passed.
-    daemon_u32((31, 2), "agents.exited", LEVEL, |control| {
+    daemon_u32((31, 2), "host.agents.exited", LEVEL, |control| {
         Some(control.agents.exited)
-    }),
-    /// files of a NIXL version that is not supported
-    /// Rings and stores of a version that this pmdanixl does not know. They are neither
-    /// read nor changed. The log and pmdanixl --check name each. Install a newer
-    /// pmdanixl, or remove files that no process uses any more.
-    daemon_u32((31, 3), "agents.unsupported", LEVEL, |control| {
-        Some(control.agents.unsupported)
-    }),
-    /// rings and stores that are rejected now
-    /// Files that look like telemetry but are rejected now: damaged headers, no
-    /// permission to read, max_agents reached. The log and pmdanixl --check name each
-    /// with its reason. Files of other kinds and of other owners are not counted.
-    daemon_u32((31, 4), "agents.refused", LEVEL, |control| {
-        Some(control.agents.rejected)
     }),
     /// agents with unknown state
     /// Agents in nixl.agent.state 0: whether a process writes cannot be found out, and
     /// no event came for retain.
-    daemon_u32((31, 5), "agents.unknown", LEVEL, |control| {
+    daemon_u32((31, 5), "host.agents.unknown", LEVEL, |control| {
         Some(control.agents.unknown)
     }),
     /// processes that use NIXL without telemetry here
@@ -96,7 +90,7 @@ pub(super) const ROWS: &[Metric] = rows![
     /// pmdanixl --check names each and what is missing. Counted once a minute. No
     /// value: not all processes of the host can be seen (proc_facts = false, a PID
     /// namespace, missing rights).
-    daemon_u32((31, 6), "agents.silent", LEVEL, |control| {
+    daemon_u32((31, 6), "host.processes.silent", LEVEL, |control| {
         control.agents.silent
     }),
 ];

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! Cluster 24: processes that use NIXL, and peers.
+//!
+//! Retired: 3 process.tcp.connections, 4 process.tcp.rtt.
 
-use super::{EVENTS, FACT, INSTANT, Kind, LEVEL, Name, Pmid, Read, TIME, metric};
+use super::{EVENTS, FACT, INSTANT, Kind, LEVEL, Name, Pmid, Read, metric};
 use crate::metrics::{Get, Metric, Semantics, Units, ValueSource};
 use crate::transport::TransportProcess;
 use crate::transport::peers::Peer;
@@ -34,38 +36,23 @@ pub(super) const ROWS: &[Metric] = rows![
     /// bytes sent over TCP and acknowledged
     /// Bytes that the peers of the process's TCP connections have acknowledged. If NIXL
     /// uses TCP, this grows with the bytes that it writes and that other agents read.
+    /// All connections count, also those of HTTP, ZMQ and NCCL.
     process_u64((24, 0), "process.tcp.tx_bytes", TRAFFIC, |process| {
         process.current_traffic().map(|traffic| traffic.sent)
     }),
     /// bytes received over TCP
-    /// Bytes that the process's TCP connections have received. NIXL reports
-    /// nothing on the passive side of transfers. It shows them here.
+    /// Bytes that the process's TCP connections have received, also those of HTTP, ZMQ
+    /// and NCCL. NIXL reports nothing on the passive side of transfers. It shows here.
     process_u64((24, 1), "process.tcp.rx_bytes", TRAFFIC, |process| {
         process.current_traffic().map(|traffic| traffic.received)
     }),
     /// TCP segments sent again
     /// Segments that the process's TCP connections have sent again, because they were
-    /// lost or acknowledged late. More than one in a thousand slows transfers down:
-    /// look for errors of the network with network.interface.in.errors.
+    /// lost or acknowledged late; those of HTTP, ZMQ and NCCL count, too. More than one
+    /// in a thousand slows transfers down: see network.interface.in.errors.
     process_u64((24, 2), "process.tcp.retransmits", EVENTS, |process| {
         process.current_traffic().map(|traffic| traffic.retransmits)
     }),
-    /// open TCP connections
-    /// TCP connections of the process at the last reading, without those that an older
-    /// process shares.
-    process_u32((24, 3), "process.tcp.connections", |process| {
-        process.reading().map(|reading| reading.connections)
-    }),
-    /// smoothed round-trip time of TCP
-    /// Mean of the kernel's smoothed round-trip times in microseconds, weighted by the
-    /// bytes that each connection moved since the reading before (at the first one, in
-    /// all). No value: none moved any.
-    metric(
-        (24, 4),
-        "process.tcp.rtt",
-        TIME,
-        ValueSource::Process(Get::F64(|process| process.reading()?.rtt)),
-    ),
     /// backends of NIXL that are loaded
     /// Names of the plugins that the process has mapped, such as UCX or GDS,POSIX. NIXL
     /// before 1.1 loads all of them. Which transport UCX uses is not known from this.
@@ -89,22 +76,22 @@ pub(super) const ROWS: &[Metric] = rows![
     }),
     /// agents that the process runs
     /// Agents of nixl.agent that write their ring or store in this process. 0: it has
-    /// no telemetry here (nixl.agents.silent).
+    /// no telemetry here (nixl.host.processes.silent).
     process_u32((24, 8), "process.agents", |process| Some(process.agents)),
     /// bytes sent to the peer over TCP
     /// Bytes that the peer has acknowledged, on all connections of the agent's process.
-    peer((24, 16), "peer.tcp.tx_bytes", TRAFFIC, |peer| {
+    peer((24, 16), "agent.peer.tcp.tx_bytes", TRAFFIC, |peer| {
         Some(peer.traffic.sent)
     }),
     /// bytes received from the peer over TCP
     /// Bytes received from the peer, on all connections of the agent's process.
-    peer((24, 17), "peer.tcp.rx_bytes", TRAFFIC, |peer| {
+    peer((24, 17), "agent.peer.tcp.rx_bytes", TRAFFIC, |peer| {
         Some(peer.traffic.received)
     }),
     /// TCP segments sent to the peer again
     /// Segments that were lost on the way to the peer, or acknowledged late. If only
     /// one peer has many, its link or its host is the cause.
-    peer((24, 18), "peer.tcp.retransmits", EVENTS, |peer| {
+    peer((24, 18), "agent.peer.tcp.retransmits", EVENTS, |peer| {
         Some(peer.traffic.retransmits)
     }),
     /// nixl.agent.tcp_share of the peer's agent
@@ -112,7 +99,7 @@ pub(super) const ROWS: &[Metric] = rows![
     /// which compares values of one instance domain only, can name agent and peer.
     metric(
         (24, 19),
-        "peer.tcp.agent_share",
+        "agent.peer.tcp.agent_share",
         INSTANT,
         ValueSource::AgentOfPeer(Get::F64(|agent| agent.transport.tcp_share())),
     ),

@@ -35,6 +35,31 @@ impl Facts {
         self.0.get(name).map(String::as_str)
     }
 
+    /// Returns engine, role and HTTP port of the agent's server, for example `vllm decode:8200`. All ranks of a server
+    /// have the same.
+    #[must_use]
+    pub fn server(&self) -> Option<String> {
+        let mut text = String::new();
+        for (name, before) in [("engine", ""), ("role", " "), ("port", ":")] {
+            if let Some(value) = self.get(name) {
+                text += if text.is_empty() && name != "port" {
+                    ""
+                } else {
+                    before
+                };
+                text += value;
+            }
+        }
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// Returns the rank in the server, for example `TP0`, else the number of the process on this host.
+    #[must_use]
+    pub fn rank(&self) -> Option<String> {
+        let local = || Some(format!("rank {}", self.get("local_rank")?));
+        self.get("rank").map(str::to_owned).or_else(local)
+    }
+
     /// Sets a fact to a value. Without a value, the fact stays as it is.
     pub fn set(&mut self, name: &str, value: Option<impl ToString>) {
         let known = value.map(|value| (name.to_owned(), value.to_string()));
@@ -90,6 +115,45 @@ mod tests {
         assert_eq!(found, expected);
         let found = Facts::of_file(None, OsStr::new("a"), Path::new("/var/tmp"));
         assert_eq!(found, Facts::default());
+    }
+
+    #[test]
+    fn server_is_engine_role_and_port() {
+        let server = |engine, role, port| {
+            let known = [("engine", engine), ("role", role), ("port", port)];
+            let mut facts = facts([("rank", "TP0")]);
+            for (name, value) in known {
+                facts.set(name, value);
+            }
+            facts.server()
+        };
+        for (engine, role, port, expected) in [
+            (
+                Some("vllm"),
+                Some("decode"),
+                Some("8200"),
+                Some("vllm decode:8200"),
+            ),
+            (Some("vllm"), None, Some("8200"), Some("vllm:8200")),
+            (Some("vllm"), Some("both"), None, Some("vllm both")),
+            (Some("sglang"), None, None, Some("sglang")),
+            (None, Some("prefill"), Some("1"), Some("prefill:1")),
+            (None, Some("prefill"), None, Some("prefill")),
+            (None, None, Some("8200"), Some(":8200")),
+            (None, None, None, None),
+        ] {
+            assert_eq!(server(engine, role, port).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn rank_of_the_server_is_preferred_to_the_local_one() {
+        let rank = |known: Facts| known.rank();
+        let both = facts([("rank", "TP3"), ("local_rank", "1")]);
+        assert_eq!(rank(both).as_deref(), Some("TP3"));
+        let local = facts([("local_rank", "1")]);
+        assert_eq!(rank(local).as_deref(), Some("rank 1"));
+        assert_eq!(rank(Facts::default()), None);
     }
 
     #[test]
