@@ -15,7 +15,10 @@ use std::fs;
 use std::time::Instant;
 
 /// Metrics that other tests set: the metric, the file of the test, and a text in that file.
-const ELSEWHERE: [(&str, &str, &str); 5] = [
+const ELSEWHERE: [(&str, &str, &str); 7] = [
+    // Need a process with the title of an engine.
+    ("agent.server", "processes/labels.rs", "\"agent.server\""),
+    ("agent.rank", "processes/labels.rs", "\"agent.rank\""),
     // Needs a daemon without access to /proc.
     (
         "host.agents.unknown",
@@ -34,7 +37,7 @@ const ELSEWHERE: [(&str, &str, &str); 5] = [
     (
         "control.drain.doubtful",
         "ring/decisions.rs",
-        ".doubtful_batches",
+        "\"control.drain.doubtful\"",
     ),
     // Needs a file system of its own.
     (

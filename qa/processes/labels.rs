@@ -206,7 +206,7 @@ fn agent_is_published_after_its_labels_are_known() {
     let user = own_user();
     let names = [0, 1, 2, 3].map(|rank| (rank, format!("5c0d7a1e-vllm-{rank}")));
     let mut right = BTreeMap::new();
-    let _agents = names.map(|(rank, name)| {
+    let _agents = names.clone().map(|(rank, name)| {
         let mut command = worker(example("producer"), rank);
         command.arg0(format!("VLLM::Worker_TP{rank}"));
         let labels = [
@@ -235,6 +235,11 @@ fn agent_is_published_after_its_labels_are_known() {
         (seen.len() == right.len()).then_some(())
     });
     assert_eq!(seen, right);
+    for (rank, name) in &names {
+        let text = |metric| core.text(metric, name);
+        assert_eq!(text("agent.server").as_deref(), Some("vllm"));
+        assert_eq!(text("agent.rank"), Some(format!("TP{rank}")));
+    }
 }
 
 #[test]

@@ -113,7 +113,6 @@ fn state_shows_exit_kill_hang_resume_and_unknown() {
         let expected = BTreeMap::from([
             ("status", "live"),
             ("mode", "drain"),
-            ("source", "ring"),
             ("pid", &*pid),
             ("user", &*user),
             ("format_version", "4"),
@@ -398,7 +397,7 @@ fn ring_that_is_not_drained_is_shown_as_such() {
     let agent = Sample::start(&home, "agent", "--transfers 5 --size 8 --linger 60");
     let shown = becomes(&pmcd, "agent", IDLE);
     let facts = said(&shown, "agent");
-    assert_eq!((facts["mode"], facts["source"]), ("observe", "ring"));
+    assert_eq!(facts["mode"], "observe");
     wait_for("its process is known", || {
         let shown = pmcd.shown(&["nixl.agent.pid"]);
         let pid = shown.get("nixl.agent.pid")?.get("agent")?;

@@ -27,20 +27,20 @@ fn change_exporters(mut core: Core, kills: u32) {
         core.run(if turn % 3 == 0 { 3 } else { 0 });
         may_kill(&mut core);
         let bytes = 1 << turn;
-        let (name, kind) = if turn % 2 == 0 {
+        let (name, kind, mode) = if turn % 2 == 0 {
             assert!(ring.insert(core.ring("a")).push(Kind::TxBytes, bytes));
-            ("a", "ring")
+            ("a", "ring", "drain")
         } else {
             core.send(store.insert(core.store(&Who::named("a").rank("3"))), bytes);
-            ("a@3", "store")
+            ("a@3", "store", "store")
         };
         *sent.entry(name.into()).or_default() += bytes;
         may_kill(&mut core);
         core.run(5);
         let context = format!("turn {turn}, kills {kills:06b}");
         assert_eq!(core.sent(), sent, "{context}");
-        let source = core.text("agent.mode", name);
-        assert_eq!(source.as_deref(), Some(kind), "{context}");
+        let shown = core.text("agent.mode", name);
+        assert_eq!(shown.as_deref(), Some(mode), "{context}");
         assert_eq!(core.labels(name)["source"], kind, "{context}");
         assert_eq!(core.status(name), "live", "{context}");
         assert_eq!(core.host_sent(), sent.values().sum::<u64>(), "{context}");

@@ -29,7 +29,7 @@ const SERIES: [(&str, &str); 11] = [
         "performance.xfer_post_time_us",
     ),
 ];
-/// Series that are gauges: they have the value of the last operation, and may decrease.
+/// Series that are gauges: they have the value of the last operation, and PCP has none of them.
 const LAST: [&str; 6] = [
     "agent_tx_last_bytes",
     "agent_rx_last_bytes",
@@ -138,12 +138,12 @@ fn range(histogram: &str, bound: &str) -> String {
     format!("{histogram} {bound}")
 }
 
-/// Numbers in the text of NIXL's endpoint. Series about the endpoint itself are omitted.
+/// Numbers in the text of NIXL's endpoint, except those of last operations. Series about the endpoint itself are omitted.
 pub fn numbers(text: &str) -> Numbers {
     let mut numbers = Numbers::new();
     let mut below: BTreeMap<(Who, String), u64> = BTreeMap::new();
     for series in text.lines().filter_map(Series::parse) {
-        if !series.name.starts_with("agent_") {
+        if !series.name.starts_with("agent_") || LAST.contains(&&*series.name) {
             continue;
         }
         let names = ["agent_name", "agent_instance", "local_rank", "hostname"];
@@ -258,10 +258,7 @@ pub fn same(published: &Numbers, shown: &Numbers) {
 pub fn lies_between(before: &Numbers, shown: &Numbers, after: &Numbers) -> u64 {
     let mut moved = 0;
     for (identity, before) in before {
-        for (series, least) in before
-            .iter()
-            .filter(|(series, _)| !LAST.contains(&series.as_str()))
-        {
+        for (series, least) in before {
             let most = &after[identity][series];
             let value = shown.get(identity).and_then(|shown| shown.get(series));
             let value = value.unwrap_or_else(|| panic!("PCP has no {series} of {identity:?}"));

@@ -87,9 +87,9 @@ impl<'a> Archive<'a> {
         for row in [
             "latency.xfer_time.slowness another",
             "agent.tcp_share another",
-            "peer.tcp.agent_share another::10.0.0.1",
-            "peer.tcp.tx_bytes another::10.0.0.1",
-            "peer.tcp.rx_bytes another::10.0.0.1",
+            "agent.peer.tcp.agent_share another::10.0.0.1",
+            "agent.peer.tcp.tx_bytes another::10.0.0.1",
+            "agent.peer.tcp.rx_bytes another::10.0.0.1",
         ] {
             table += &format!("nixl.{row} {ones}\n");
         }

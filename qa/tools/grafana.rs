@@ -235,7 +235,7 @@ fn scraped_bounds_of_buckets_are_numbers_of_openmetrics() {
     let mut ring = home.new_ring("worker", 64);
     ring.push_transfer(true, 4096, 30, 5);
     let proxy = Pmproxy::start(&home, &pmcd);
-    for (metric, label, larger) in [("bucket", "le", "1"), ("buckets", "upper_bound", "0")] {
+    for (metric, label, larger) in [("bucket", "le", "1"), ("histogram", "upper_bound", "0")] {
         let metric = format!("nixl.latency.xfer_time.{metric}");
         let mut found = wait_for(&metric, || {
             let found = scraped(&proxy, &metric, label)?;

@@ -16,10 +16,6 @@ pub struct AgentCounts {
     pub idle: u32,
     /// [`AgentState::Exited`] and still an instance.
     pub exited: u32,
-    /// Rings and stores of a version that this build does not read.
-    pub unsupported: u32,
-    /// Rejected rings.
-    pub rejected: u32,
     /// [`AgentState::Unknown`].
     pub unknown: u32,
     /// Processes with a NIXL backend loaded that write to no attached file. `None`: not all processes are visible.
@@ -55,6 +51,10 @@ pub struct Activity {
     pub directories_left_out: u32,
     /// Configured directories that do not exist or cannot be read.
     pub missing_directories: u32,
+    /// Rings and stores of a version that this build does not read.
+    pub unsupported_files: u32,
+    /// Rejected rings and stores.
+    pub rejected_files: u32,
     /// Rejections of files. Each file counts once per reason.
     pub file_rejections: u64,
     /// Cached rejections.
@@ -76,8 +76,6 @@ impl Collector {
         let mut counts = AgentCounts {
             errors: self.shared.host.errors(),
             full: self.shared.expired_overflows,
-            unsupported: number(self.scanner.unsupported()),
-            rejected: number(self.scanner.rejected()),
             silent: self.silent().map(|silent| number(silent.len())),
             ..AgentCounts::default()
         };
@@ -113,6 +111,8 @@ impl Collector {
             directories: number(directories),
             directories_left_out: number(left_out + self.scanner.served()),
             missing_directories: number(missing),
+            unsupported_files: number(self.scanner.unsupported()),
+            rejected_files: number(self.scanner.rejected()),
             file_rejections: self.scanner.rejections(),
             cached_rejections: number(self.scanner.cached_rejections()),
             process_scans: self.process_scans.count,

@@ -182,7 +182,7 @@ mod tests {
         let now = Instant::now();
         agents.scan(now, Duration::from_secs(3600));
         drain_and_fail(&mut agents, now, &bad);
-        assert_eq!(agents.counts().rejected, 1);
+        assert_eq!(agents.activity().rejected_files, 1);
         assert_eq!(agents.take_changes(), []);
         // Its file is detached, so that no process scan can tell its labels.
         agents.drain(
@@ -218,7 +218,7 @@ mod tests {
             agents.drain(None, now, long);
         }
         assert_eq!(all(&agents), [Some(5), Some(0), Some(5)]);
-        assert_eq!(agents.counts().rejected, 1);
+        assert_eq!(agents.activity().rejected_files, 1);
         fs::remove_file(dir.path().join("bad")).expect("there");
         fs::write(dir.path().join("bad"), bytes_of_ring(2, &[7])).expect("written");
         for _ in 0..5 {

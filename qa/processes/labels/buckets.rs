@@ -80,6 +80,13 @@ fn prometheus_scrape_has_labels_and_values_of_a_histogram() {
     wait_for("the transfers are counted", || {
         (pmcd.sent().get("agent") == Some(&90_000)).then_some(())
     });
+    // pmproxy reads labels once. On a busy machine those of the process come after the agent.
+    wait_for("the labels are known", || {
+        let labels = pmcd.labels("nixl.operation.size.histogram");
+        let is_known =
+            |labels: &serde_json::Map<String, serde_json::Value>| labels.contains_key("engine");
+        (!labels.is_empty() && labels.values().all(is_known)).then_some(())
+    });
     let shown = pmcd.values("nixl.operation.size.histogram");
     let proxy = Pmproxy::start(&home, &pmcd);
     let scrape = wait_for("pmproxy answers", || {

@@ -144,7 +144,8 @@ pub(super) const ROWS: &[Metric] = rows![
     /// started, as the log says, until a restart of the PMDA, or it has not answered
     /// for a minute. Then new agents have no labels of their process,
     /// nixl.host.processes.silent has no value, and after a minute nixl.process,
-    /// nixl.agent.peer and nixl.agent.tcp_share have none. No value: proc_facts is false.
+    /// nixl.agent.peer and nixl.agent.tcp_share have none. No value: proc_facts is
+    /// false.
     daemon_u32((40, 29), "control.observer", FACT, |control| {
         control.activity.observes.map(u32::from)
     }),
@@ -153,14 +154,14 @@ pub(super) const ROWS: &[Metric] = rows![
     /// read nor changed. The log and pmdanixl --check name each. Install a newer
     /// pmdanixl, or remove files that no process uses any more.
     daemon_u32((40, 30), "control.files.unsupported", LEVEL, |control| {
-        Some(control.agents.unsupported)
+        Some(control.activity.unsupported_files)
     }),
     /// rings and stores that are rejected now
     /// Files that look like telemetry but are rejected now: damaged headers, no
     /// permission to read, max_agents reached. The log and pmdanixl --check name each
     /// with its reason. Files of other kinds and of other owners are not counted.
     daemon_u32((40, 31), "control.files.rejected", LEVEL, |control| {
-        Some(control.agents.rejected)
+        Some(control.activity.rejected_files)
     }),
     /// configurations taken
     /// Number of configurations that were taken since the start, that of the start

@@ -39,14 +39,14 @@ pub(super) const ROWS: &[Metric] = rows![
     buckets((20, 1), "latency.post_time.histogram", PostTime),
     /// transfers by time from start to completion, cumulative
     /// Completed transfers, each in the bucket of its time and all larger ones, while
-    /// nixl.latency.xfer_time.histogram counts each in one. For histogram_quantile of the
-    /// rate of nixl_latency_xfer_time_bucket as pmproxy exports it, summed without
+    /// nixl.latency.xfer_time.histogram counts each in one. For histogram_quantile of
+    /// the rate of nixl_latency_xfer_time_bucket as pmproxy exports it, summed without
     /// (instid, instname). A change of the bounds begins at zero, with other instances.
     cumulative(2, "latency.xfer_time.bucket", XferTime),
     /// transfers by time to post them, cumulative
     /// Transfers, each in the bucket of its time to post and all larger ones, while
-    /// nixl.latency.post_time.histogram counts each in one. For histogram_quantile of the
-    /// rate of nixl_latency_post_time_bucket as pmproxy exports it, summed without
+    /// nixl.latency.post_time.histogram counts each in one. For histogram_quantile of
+    /// the rate of nixl_latency_post_time_bucket as pmproxy exports it, summed without
     /// (instid, instname). A change of the bounds begins at zero, with other instances.
     cumulative(3, "latency.post_time.bucket", PostTime),
     /// sum of the transfer times in the histogram
