@@ -15,7 +15,13 @@ use std::fs;
 use std::time::Instant;
 
 /// Metrics that other tests set: the metric, the file of the test, and a text in that file.
-const ELSEWHERE: [(&str, &str, &str); 7] = [
+const ELSEWHERE: [(&str, &str, &str); 8] = [
+    // Needs a process with connections and a ring.
+    (
+        "agent.peer.tcp.rtt",
+        "processes/transport/connections.rs",
+        "\"agent.peer.tcp.rtt\"",
+    ),
     // Need a process with the title of an engine.
     ("agent.server", "processes/labels.rs", "\"agent.server\""),
     ("agent.rank", "processes/labels.rs", "\"agent.rank\""),

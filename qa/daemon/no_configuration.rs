@@ -77,7 +77,7 @@ fn state_outlives_a_start_with_any_mistake() {
             .fetch(&["transfer.tx_bytes"])
             .map_err(|err| err.to_string());
         assert!(again.is_err(), "{mistake:?}: {again:?}");
-        let loads = link.fetch(&["control.reload"]).expect("served").remove(0);
+        let loads = link.fetch(&["control.reloads"]).expect("served").remove(0);
         assert_eq!(loads.into_values().collect::<Vec<_>>(), [0], "{mistake:?}");
         let [effective, uid, threads] = status(&link, ["CapEff:", "Uid:", "Threads:"]);
         assert_eq!(effective, "0000000000000000", "{mistake:?}");

@@ -145,7 +145,7 @@ def tcp(world, report):
     report.check("in the end the share of the bytes over TCP is 0.95 to 1.2", shares and 0.95 <= shares[-1] <= 1.2,
                  ", ".join(f"{share:.3f}" for share in shares) or "no value")
     for server in pair.prefill, pair.decode:
-        values = pmcd.values(*(f"nixl.process.tcp.{name}" for name in ("tx_bytes", "rx_bytes", "connections")))
+        values = pmcd.values(*(f"nixl.process.tcp.{name}" for name in ("tx_bytes", "rx_bytes", "retransmits")))
         for _, (worker, _) in pair.agents(server).items():
             row = {name.rpartition(".")[2]: one for name in values for process, one in values[name].items()
                    if process.split()[0] == str(worker)}

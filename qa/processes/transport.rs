@@ -58,18 +58,23 @@ fn pids(link: &mut Link) -> BTreeMap<u32, u32> {
 
 /// Rows of all processes that were read, by pid.
 fn rows(link: &mut Link) -> BTreeMap<u32, Tcp> {
-    let metrics = ["tx_bytes", "rx_bytes", "retransmits", "connections"];
-    let names = metrics.map(|name| format!("process.tcp.{name}"));
+    let metrics = [
+        "tcp.tx_bytes",
+        "tcp.rx_bytes",
+        "tcp.retransmits",
+        "rdma_devices",
+    ];
+    let names = metrics.map(|name| format!("process.{name}"));
     let columns = link.fetch(&names.each_ref().map(String::as_str));
     let columns = columns.expect("an answer");
     let pids = pids(link);
     let row = |(&instance, &sent): (&u32, &u64)| {
+        // Without a reading of the last minute there are sums only.
+        columns[3].get(&instance)?;
         let tcp = Tcp {
             sent,
             received: columns[1][&instance],
             retransmits: columns[2][&instance],
-            // Without a reading of the last minute there are sums only.
-            connections: *columns[3].get(&instance)?,
         };
         Some((*pids.get(&instance)?, tcp))
     };

@@ -182,7 +182,7 @@ fn other_bounds_keep_ids_unique_and_counters_monotonic() {
     let mut pmcd = Pmcd::start(&home);
     let mut ring = agent(&home, "a");
     let [id] = ids(&pmcd, ["a"]);
-    let metrics = ["buckets", "bucket"].map(|metric| format!("nixl.latency.xfer_time.{metric}"));
+    let metrics = ["histogram", "bucket"].map(|metric| format!("nixl.latency.xfer_time.{metric}"));
     let mut known: [BTreeMap<u32, (String, u64)>; 2] = Default::default();
     let mut buckets = |pmcd: &Pmcd, ring: &mut RingWriter| {
         for time in [5, 70, 700, 7000] {

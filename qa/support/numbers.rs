@@ -138,7 +138,7 @@ fn range(histogram: &str, bound: &str) -> String {
     format!("{histogram} {bound}")
 }
 
-/// Numbers in the text of NIXL's endpoint, except those of last operations. Series about the endpoint itself are omitted.
+/// Numbers in the text of NIXL's endpoint. Series of last operations and about the endpoint itself are omitted.
 pub fn numbers(text: &str) -> Numbers {
     let mut numbers = Numbers::new();
     let mut below: BTreeMap<(Who, String), u64> = BTreeMap::new();

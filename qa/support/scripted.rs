@@ -80,12 +80,10 @@ impl Process {
         let numbers: Vec<u64> = { said.split(' ') }
             .map(|number| number.parse().expect("a number"))
             .collect();
-        let count = self.run(&format!("len({variable})"));
         Tcp {
             sent: numbers[0],
             received: numbers[1],
             retransmits: numbers[2],
-            connections: count.parse().expect("a number"),
         }
     }
 
@@ -117,7 +115,6 @@ pub struct Tcp {
     pub sent: u64,
     pub received: u64,
     pub retransmits: u64,
-    pub connections: u64,
 }
 
 /// Workers of all observers, by their state.

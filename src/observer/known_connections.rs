@@ -6,7 +6,7 @@
 //! the parent, since of a user the process that has waited longest is read first, of equal ones the oldest. If a
 //! connection were forgotten while it is open, all its bytes would count again.
 
-use crate::observer::protocol::{SocketReading, Traffic};
+use crate::observer::protocol::{PeerReading, SocketReading, Traffic};
 use crate::observer::sockets::OpenFiles;
 use crate::procfs::process::ProcessId;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -48,6 +48,25 @@ struct KnownConnection {
     scan: Option<Instant>,
 }
 
+/// Sums over the connections of a process to one peer.
+#[derive(Debug, Default)]
+struct PeerSums {
+    /// Traffic since the last reading.
+    added: Traffic,
+    /// Bytes of the connections since their beginning.
+    bytes: u64,
+    /// Round-trip time in microseconds times bytes since the last reading.
+    rtt: u128,
+}
+
+impl PeerSums {
+    /// Returns the mean of the round-trip times, weighted by the bytes since the last reading. `None`: no bytes.
+    fn mean_rtt(&self) -> Option<u64> {
+        let mean = self.rtt.checked_div(self.added.bytes().into())?;
+        u64::try_from(mean).ok()
+    }
+}
+
 impl KnownConnections {
     /// Begins a scan of these processes, with their users.
     pub fn begin_scan(&mut self, running: HashMap<ProcessId, u32>, now: Instant) {
@@ -76,7 +95,7 @@ impl KnownConnections {
             rdma_devices: u32::try_from(files.rdma_devices).unwrap_or(u32::MAX),
             ..SocketReading::default()
         };
-        let (mut peers, mut weighted) = (BTreeMap::new(), 0.0);
+        let mut peers: BTreeMap<IpAddr, PeerSums> = BTreeMap::new();
         for connection in &files.connections {
             let known = self.connections.get(&connection.cookie);
             // Another process has it too, or may have.
@@ -103,22 +122,23 @@ impl KnownConnections {
                 scan: self.scan,
             };
             self.connections.insert(connection.cookie, known);
-            reading.connections += u32::from(connection.peer.is_some());
             reading.traffic += added;
-            weighted += f64::from(connection.rtt) * added.bytes() as f64;
             if let Some(peer) = peer {
-                let (sum, all) = peers.entry(peer).or_insert((Traffic::default(), 0_u64));
-                *sum += added;
-                *all = all.saturating_add(connection.traffic.bytes());
+                let sums = peers.entry(peer).or_default();
+                sums.added += added;
+                sums.bytes = sums.bytes.saturating_add(connection.traffic.bytes());
+                sums.rtt += u128::from(connection.rtt) * u128::from(added.bytes());
             }
         }
-        let bytes = reading.traffic.bytes();
-        reading.rtt = (bytes > 0).then(|| weighted / bytes as f64);
         let mut peers: Vec<_> = peers.into_iter().collect();
-        peers.sort_by_key(|(_, (_, all))| std::cmp::Reverse(*all));
+        peers.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.bytes));
         peers.truncate(MAX_READ_PEERS);
-        let peers = peers.into_iter();
-        reading.peers = peers.map(|(peer, (added, _))| (peer, added)).collect();
+        let peers = peers.into_iter().map(|(address, sums)| PeerReading {
+            address,
+            traffic: sums.added,
+            rtt: sums.mean_rtt(),
+        });
+        reading.peers = peers.collect();
         reading
     }
 
@@ -184,6 +204,14 @@ mod tests {
         Traffic {
             sent,
             ..Traffic::default()
+        }
+    }
+
+    fn peer(sent: u64, rtt: Option<u64>) -> PeerReading {
+        PeerReading {
+            address: PEER,
+            traffic: traffic(sent),
+            rtt,
         }
     }
 
@@ -326,10 +354,7 @@ mod tests {
         files.connections[0].peer = None;
         begin(&mut connections, &[1]);
         let reading = connections.add(process(1), true, &files);
-        assert_eq!(
-            (reading.connections, &*reading.peers),
-            (0, &[(PEER, traffic(21))][..])
-        );
+        assert_eq!(reading.peers, [peer(21, Some(100))]);
     }
 
     #[test]
@@ -371,13 +396,9 @@ mod tests {
         files.connections[2].peer = None;
         begin(&mut connections, &[1]);
         let reading = connections.add(process(1), false, &files);
-        assert_eq!((reading.rtt, reading.connections), (Some(775.0), 2));
-        assert_eq!(reading.peers, [(PEER, traffic(400))]);
+        assert_eq!(reading.peers, [peer(400, Some(775))]);
         begin(&mut connections, &[1]);
         let reading = connections.add(process(1), true, &files);
-        assert_eq!(
-            (reading.rtt, &*reading.peers),
-            (None, &[(PEER, traffic(0))][..])
-        );
+        assert_eq!(reading.peers, [peer(0, None)]);
     }
 }

@@ -211,7 +211,7 @@ pub enum Unread {
 }
 
 /// What was read of the sockets of a process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketReading {
     /// Process.
     pub id: ProcessId,
@@ -221,16 +221,24 @@ pub struct SocketReading {
     pub version: Option<String>,
     /// Number of RDMA devices that the process has open.
     pub rdma_devices: u32,
-    /// Number of TCP connections that count for this process.
-    pub connections: u32,
-    /// Mean of the smoothed round-trip times in microseconds, weighted by the bytes since the last reading. `None`: no
-    /// bytes.
-    pub rtt: Option<f64>,
     /// Traffic since the last reading.
     pub traffic: Traffic,
-    /// Traffic since the last reading by peer, also of open connections without traffic.
-    pub peers: Vec<(IpAddr, Traffic)>,
+    /// Peers, also of open connections without traffic.
+    pub peers: Vec<PeerReading>,
 }
+
+/// What was read of the connections of a process to one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerReading {
+    /// Address.
+    pub address: IpAddr,
+    /// Traffic since the last reading.
+    pub traffic: Traffic,
+    /// Mean of the kernel's smoothed round-trip times in microseconds, weighted by the bytes since the last reading.
+    /// `None`: no bytes.
+    pub rtt: Option<u64>,
+}
+
 /// Traffic of TCP connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {

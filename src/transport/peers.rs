@@ -2,7 +2,7 @@
 
 //! Peers of an agent by TCP.
 
-use crate::observer::protocol::Traffic;
+use crate::observer::protocol::{PeerReading, Traffic};
 use crate::transport::ids::ClockIds;
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -19,6 +19,8 @@ pub struct Peer {
     pub address: IpAddr,
     /// Traffic since the peer was first seen, or was forgotten.
     pub traffic: Traffic,
+    /// Mean round-trip time of the last reading, in microseconds. `None`: no bytes were moved since the one before.
+    pub rtt: Option<u64>,
     /// Instance id. `None`: the peer never had a row.
     pub instance: Option<u32>,
 }
@@ -29,14 +31,26 @@ pub struct Peer {
 pub struct Peers(Vec<Peer>);
 
 impl Peers {
-    /// Adds the traffic since the last reading. Peers that have a row for the first time get their ids from `ids`.
-    pub fn add(&mut self, reading: &[(IpAddr, Traffic)], ids: &mut ClockIds) {
-        for &(address, traffic) in reading {
+    /// Adds a reading. Peers that have a row for the first time get their ids from `ids`.
+    pub fn add(&mut self, reading: &[PeerReading], ids: &mut ClockIds) {
+        for peer in &mut self.0 {
+            peer.rtt = None;
+        }
+        for &PeerReading {
+            address,
+            traffic,
+            rtt,
+        } in reading
+        {
             match self.0.iter_mut().find(|peer| peer.address == address) {
-                Some(peer) => peer.traffic += traffic,
+                Some(peer) => {
+                    peer.traffic += traffic;
+                    peer.rtt = rtt;
+                }
                 None => self.0.push(Peer {
                     address,
                     traffic,
+                    rtt,
                     instance: None,
                 }),
             }
@@ -66,14 +80,18 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn reading(range: std::ops::Range<u8>) -> Vec<(IpAddr, Traffic)> {
+    fn reading(range: std::ops::Range<u8>) -> Vec<PeerReading> {
         let traffic = Traffic {
             sent: 1,
             received: 2,
             retransmits: 3,
         };
         range
-            .map(|last| ([10, 0, 0, last].into(), traffic))
+            .map(|last| PeerReading {
+                address: [10, 0, 0, last].into(),
+                traffic,
+                rtt: Some(last.into()),
+            })
             .collect()
     }
 
@@ -89,7 +107,18 @@ mod tests {
         assert_eq!((found, peers.get(63)), (Some(6), None));
     }
 
-    fn add(peers: &mut Peers, reading: &[(IpAddr, Traffic)]) {
+    #[test]
+    fn round_trip_time_is_that_of_the_last_reading() {
+        let mut peers = Peers::default();
+        add(&mut peers, &reading(5..7));
+        add(&mut peers, &reading(6..7));
+        let mut times: Vec<_> = peers.iter().map(|peer| (peer.address, peer.rtt)).collect();
+        times.sort_unstable();
+        let of = |last: u8| IpAddr::from([10, 0, 0, last]);
+        assert_eq!(times, [(of(5), None), (of(6), Some(6))]);
+    }
+
+    fn add(peers: &mut Peers, reading: &[PeerReading]) {
         peers.add(reading, &mut ClockIds::default());
     }
 
@@ -152,7 +181,11 @@ mod tests {
                     sent,
                     ..Traffic::default()
                 };
-                reading.push(([10, 0, 0, last].into(), traffic));
+                reading.push(PeerReading {
+                    address: [10, 0, 0, last].into(),
+                    traffic,
+                    rtt: None,
+                });
             }
             add(&mut peers, &reading);
             let mut expected: Vec<_> = (0..200).zip(all).filter(|(_, sum)| *sum > 0).collect();
@@ -168,10 +201,11 @@ mod tests {
         let (mut peers, mut ids) = (Peers::default(), ClockIds::default());
         peers.add(&reading(0..1), &mut ids);
         let first = peers.0[0].instance.expect("it has a row");
-        let (_, traffic) = reading(0..1)[0];
+        let one = reading(0..1)[0];
         let others = (0..512_u16).map(|number| {
             let [high, low] = number.to_be_bytes();
-            ([10, 1, high, low].into(), traffic)
+            let address = [10, 1, high, low].into();
+            PeerReading { address, ..one }
         });
         let others = Vec::from_iter(others);
         peers.add(&[&others[..], &others].concat(), &mut ids);

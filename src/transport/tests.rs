@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::observer::group::Group;
-use crate::observer::protocol::{End, Stalled};
+use crate::observer::protocol::{End, PeerReading, Stalled};
 use crate::procfs::process_scan::ProcessInfo;
 use crate::procfs::process_scan::library::Libraries;
 use std::ffi::OsStr;
@@ -198,7 +198,11 @@ fn process_that_has_a_row_again_begins_at_zero_with_another_id() {
         let Response::Sockets(reading) = reading(own, 5) else {
             unreachable!()
         };
-        let peers = vec![([10, 0, 0, 1].into(), sent)];
+        let peers = vec![PeerReading {
+            address: [10, 0, 0, 1].into(),
+            traffic: sent,
+            rtt: None,
+        }];
         let reading = SocketReading { peers, ..reading };
         apply(transports, Response::Sockets(reading));
         let (process, mut ids) = (transports.get(own), ClockIds::default());

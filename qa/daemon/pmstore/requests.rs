@@ -21,7 +21,7 @@ fn linked(home: &Home, args: &[&str]) -> Link {
 }
 
 fn control(link: &mut Link) -> Vec<u64> {
-    let names = ["control.debug", "control.reload"];
+    let names = ["control.debug", "control.reloads"];
     let values = link.fetch(&names).expect("values");
     values.into_iter().map(|of| of[&u32::MAX]).collect()
 }

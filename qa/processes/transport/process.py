@@ -93,6 +93,12 @@ def send(connections, size):
         time.sleep(0.001)
 
 
+def wait_for_file(path):
+    """Waits until a file exists."""
+    while not os.path.exists(path):
+        time.sleep(0.001)
+
+
 def serve(host="127.0.0.1"):
     """Accepts connections, and reads what they send. Returns the port."""
     listener = socket.create_server((host, 0), backlog=1024)

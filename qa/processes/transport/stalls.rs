@@ -2,7 +2,7 @@
 
 //! Processes that stall the worker: one that keeps the lock of its socket, and one that exchanges its descriptors.
 
-use super::connections::server;
+use super::connections::{SYN, server};
 use super::{Process, exact_row, home, pids, ring, row_goes, row_when, rows, sender, workers};
 use crate::support::other_user::{STRANGER, VICTIM};
 use crate::support::pdu::Link;
@@ -172,7 +172,7 @@ fn swapped_descriptor_costs_one_worker_and_no_other_user() {
     let mut agent = ring(&home, "agent");
     let mut link = Link::open(&home);
     row_when(&mut link, swaps.pid(), "of its connections", |row| {
-        row.connections == 20
+        row.sent == 20 * SYN
     });
     let worker = wait_for("there is one worker", || match workers()[..] {
         [(pid, _)] => Some(pid),

@@ -2,8 +2,8 @@
 
 //! Clusters 30 and 31: the host.
 //!
-//! Retired: 30:4 host.memory.registered, 30:5 host.memory.deregistered, 31:3 agents.unsupported and 31:4 agents.refused,
-//! which are in cluster 40 now.
+//! Retired: 30:4 host.memory.registered, 30:5 host.memory.deregistered, and 31:3 agents.unsupported and 31:4
+//! agents.refused, which are in cluster 40 now.
 
 use super::{BYTES, EVENTS, LEVEL, daemon_u32, daemon_u64, metric};
 use crate::event::EventType;

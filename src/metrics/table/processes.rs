@@ -4,7 +4,7 @@
 //!
 //! Retired: 3 process.tcp.connections, 4 process.tcp.rtt.
 
-use super::{EVENTS, FACT, INSTANT, Kind, LEVEL, Name, Pmid, Read, metric};
+use super::{EVENTS, FACT, INSTANT, Kind, LEVEL, Name, Pmid, Read, TIME, metric};
 use crate::metrics::{Get, Metric, Semantics, Units, ValueSource};
 use crate::transport::TransportProcess;
 use crate::transport::peers::Peer;
@@ -103,4 +103,9 @@ pub(super) const ROWS: &[Metric] = rows![
         INSTANT,
         ValueSource::AgentOfPeer(Get::F64(|agent| agent.transport.tcp_share())),
     ),
+    /// smoothed round-trip time to the peer
+    /// Mean of the kernel's smoothed round-trip times in microseconds, weighted by the
+    /// bytes that each connection to the peer moved since the reading before (at the
+    /// first one, in all). No value: none moved any.
+    peer((24, 20), "agent.peer.tcp.rtt", TIME, |peer| peer.rtt),
 ];
