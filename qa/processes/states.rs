@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 const UNKNOWN: &str = "0";
 const LIVE: &str = "1";
@@ -76,11 +76,6 @@ fn said<'a>(shown: &'a Shown, name: &str) -> BTreeMap<&'a str, &'a str> {
     values.collect()
 }
 
-fn seconds() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.expect("after 1970").as_secs()
-}
-
 /// A ring of an unsupported version with a live writer.
 fn future_ring(home: &Home, name: &str) -> RingWriter {
     let made = home.path("made");
@@ -98,7 +93,6 @@ fn state_shows_exit_kill_hang_resume_and_unknown() {
     // Longer than a busy machine delays a process.
     home.set("idle_after = \"10s\"");
     let pmcd = Pmcd::start(&home);
-    let before = seconds();
     let started = Instant::now();
     let start = |name| Sample::start(&home, name, STEADY);
     let [exits, killed, stays, hangs] = ["exits", "killed", "stays", "hangs"].map(start);
@@ -133,8 +127,7 @@ fn state_shows_exit_kill_hang_resume_and_unknown() {
             let value = facts.remove(fact).expect("there");
             value.parse().expect("a number")
         };
-        let (first_seen, idle_time) = (number("first_seen"), number("idle_time"));
-        assert!((before..=seconds()).contains(&first_seen), "{first_seen}");
+        let idle_time = number("idle_time");
         assert!(
             u128::from(idle_time) <= started.elapsed().as_millis(),
             "{idle_time}"
@@ -238,7 +231,6 @@ fn restart_in_place_is_live_with_two_starts_and_totals() {
     });
     let now = said(&shown, "agent");
     assert_eq!(now["resets"], "1");
-    assert_eq!(now["first_seen"], before["first_seen"]);
     // A kill and an immediate restart. Without events in between, the ring would not show the restart.
     wait_for("the agent has sent again", || {
         (bytes() > first).then_some(())

@@ -30,7 +30,7 @@ const EXACT: [(&str, &str); 17] = [
     ("host.performance.xfer_time_us", "/totals/xfer_time"),
 ];
 
-const NEAR: [(&str, &str); 9] = [
+const NEAR: [(&str, &str); 8] = [
     ("latency.xfer_time.p50", "/latency/xfer_time/p50"),
     ("latency.xfer_time.p90", "/latency/xfer_time/p90"),
     ("latency.xfer_time.p99", "/latency/xfer_time/p99"),
@@ -39,7 +39,6 @@ const NEAR: [(&str, &str); 9] = [
     ("latency.post_time.p99", "/latency/post_time/p99"),
     ("operation.bandwidth.p10", "/bandwidth/p10"),
     ("operation.bandwidth.p50", "/bandwidth/p50"),
-    ("operation.bandwidth.p90", "/bandwidth/p90"),
 ];
 
 /// Metrics of the buckets, in the order of [`histograms`].

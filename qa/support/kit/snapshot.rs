@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 
 /// Metrics that depend on the clock, the machine, the user or the process of the test, and metrics that the code for
 /// pmcd sets. The number of retries of a file while a limit is reached depends on the granularity of file times.
-const LEFT_OUT: [&str; 15] = [
-    "agent.first_seen",
+const LEFT_OUT: [&str; 14] = [
     "agent.idle_time",
     "agent.pid",
     "agent.user",

@@ -2,7 +2,7 @@
 
 //! Clusters 16, 17 and 19: identity and state of an agent, lost telemetry, memory and errors.
 //!
-//! Retired: 16:3 agent.source, and cluster 18, last values.
+//! Retired: 16:3 agent.source, 16:8 agent.first_seen, and cluster 18, last values.
 
 use super::{BYTES, EVENTS, FACT, INSTANT, LEVEL, MOMENT, SIZE};
 use super::{agent_f64, agent_text, agent_u32, agent_u64};
@@ -64,12 +64,6 @@ pub(super) const ROWS: &[Metric] = rows![
     /// again. A restart is missed if the ring was empty at its beginning before.
     agent_u64((16, 7), "agent.starts", EVENTS, |agent| {
         Some(agent.entry.starts)
-    }),
-    /// when the agent was first seen, seconds since 1970
-    /// Time when the PMDA first saw an agent of this name in this directory, in seconds
-    /// since 1970. It stays when the agent restarts.
-    agent_u64((16, 8), "agent.first_seen", MOMENT, |agent| {
-        Some(agent.entry.first_seen)
     }),
     /// time since its last event
     /// Milliseconds since the last event of any type was read, or since the agent was

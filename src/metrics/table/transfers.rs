@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! Clusters 20 to 23: distribution of transfers by time, size and bandwidth.
+//!
+//! Retired: 23:3 bandwidth.p90.
 
 use super::{EVENTS, INSTANT, Kind, Name, Pmid, TIME, agent_f64, agent_u64, metric};
 use crate::agents::Agent;
@@ -161,13 +163,6 @@ pub(super) const ROWS: &[Metric] = rows![
     /// Of transfers completed in the last minute: see pminfo -T 39.0.
     agent_f64((23, 2), "operation.bandwidth.p50", BANDWIDTH, |agent| {
         agent.windows.bandwidth.percentile(50)
-    }),
-    /// 90th percentile of bandwidths, last 60 s
-    /// Bytes of a transfer per second from its start to its completion. Times are whole
-    /// microseconds. Values above 4.4 TB/s (2^42 bytes/s) are shown as that.
-    /// Of transfers completed in the last minute: see pminfo -T 39.0.
-    agent_f64((23, 3), "operation.bandwidth.p90", BANDWIDTH, |agent| {
-        agent.windows.bandwidth.percentile(90)
     }),
     /// size or time events without their counterpart
     /// Events of a size or a time whose counterpart is missing, so that the transfer's
