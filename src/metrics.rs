@@ -15,7 +15,7 @@ use crate::transport::peers::Peer;
 
 pub mod control;
 mod indoms;
-pub mod slowness;
+pub mod peer_ratio;
 mod table;
 pub use indoms::*;
 pub use table::METRICS;
@@ -51,8 +51,8 @@ pub enum ValueSource {
     Event(EventType),
     /// Any other value of an agent: one value per agent.
     Agent(Get<Agent>),
-    /// Slowness of an agent compared with its peers: f64, one value per agent that has peers.
-    Slowness,
+    /// Transfer time of an agent compared with its peers: f64, one value per agent that has peers.
+    PeerRatio,
     /// Histogram of an agent: u64, one value per agent and bucket.
     Buckets(Histogram),
     /// Cumulative histogram of times of an agent: u64, one value per agent and upper bound.
@@ -172,7 +172,7 @@ impl Metric {
     #[must_use]
     pub fn indom(&self) -> Option<u32> {
         match self.source {
-            ValueSource::Event(_) | ValueSource::Agent(_) | ValueSource::Slowness => Some(AGENTS),
+            ValueSource::Event(_) | ValueSource::Agent(_) | ValueSource::PeerRatio => Some(AGENTS),
             ValueSource::Buckets(Histogram::XferTime | Histogram::PostTime) => Some(LATENCIES),
             ValueSource::Buckets(Histogram::Size) => Some(SIZES),
             ValueSource::Buckets(Histogram::Bandwidth) => Some(BANDWIDTHS),
@@ -192,7 +192,7 @@ impl Metric {
             | ValueSource::Cumulative(_)
             | ValueSource::Host(_) => ValueType::U64,
             ValueSource::Agent(get) | ValueSource::AgentOfPeer(get) => get.value_type(),
-            ValueSource::Slowness => ValueType::F64,
+            ValueSource::PeerRatio => ValueType::F64,
             ValueSource::Process(get) => get.value_type(),
             ValueSource::Peer(get) => get.value_type(),
             ValueSource::Control(get) => get.value_type(),

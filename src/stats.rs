@@ -7,6 +7,7 @@ pub mod bucket_bounds;
 pub mod histogram;
 pub mod pairing;
 pub mod scale;
+pub mod sized_times;
 pub mod store_values;
 pub mod window;
 pub mod windows;

@@ -4,6 +4,7 @@
 
 mod figures;
 mod lowered;
+mod peers;
 mod quiet;
 mod removal;
 mod shares;

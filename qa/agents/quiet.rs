@@ -3,7 +3,7 @@
 //! Idle agents, which a drain skips, through the test kit. Every change of such an agent must be seen at the next
 //! drain.
 
-use crate::support::kit::writer::{Layout, RingWriter};
+use crate::support::kit::writer::{Kind, Layout, RingWriter};
 use crate::support::kit::{Core, LONG, SECOND, push};
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -84,15 +84,21 @@ fn foreign_read_is_counted_at_the_next_tick() {
 
 #[test]
 fn exit_and_return_of_the_writer_are_found_within_a_second() {
-    let (mut core, ring) = quiet();
+    let (mut core, mut ring) = quiet();
+    assert!(ring.push(Kind::MemoryRegistered, 4096));
+    core.tick(1, TICK, SECOND);
     assert_ne!(core.status("a"), "exited");
+    assert_eq!(core.value("memory.current", "a"), 4096);
     drop(ring);
     core.tick(21, TICK, SECOND);
     assert_eq!(core.status("a"), "exited");
+    assert_eq!(core.get("memory.current", "a"), None);
+    assert_eq!(core.value("memory.registered", "a"), 4096);
     // The agent starts again.
     push(&mut core.ring("a"), 5);
     core.tick(2, TICK, SECOND);
     assert_eq!(core.only(), [12, 1, 0]);
+    assert_eq!(core.value("memory.current", "a"), 0);
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn client_gets_only_the_instances_it_requests() {
 fn peer_metrics_of_one_requested_agent_use_its_whole_engine() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    let metric = "nixl.latency.xfer_time.slowness";
+    let metric = "nixl.latency.xfer_time.peer_ratio";
     // The name of the last one puts it into another peer group.
     let agents = [
         ("a", 100),
@@ -107,7 +107,7 @@ fn peer_metrics_of_one_requested_agent_use_its_whole_engine() {
     let of_slow = of("\"slow\"").expect("it has peers");
     assert!((of_slow - 4.0).abs() < 0.2, "{shown}");
     let of_a = of("\"a\"").expect("it has peers");
-    assert!((of_a - 0.4).abs() < 0.02, "{shown}");
+    assert!((of_a - 1.0).abs() < 0.02, "{shown}");
     assert_eq!(of("\"kvbm-worker-0\""), None, "{shown}");
     let options = ["-s", "1", "-r", "-f", "1", "-i", "slow", metric];
     let alone = text_of(pmcd.tool("pmval"), &options);

@@ -141,6 +141,9 @@ fn state_shows_exit_kill_hang_resume_and_unknown() {
     assert_eq!((facts["status"], facts.get("pid")), ("exited", None));
     killed.kill();
     becomes(&pmcd, "killed", EXITED);
+    let memory = pmcd.shown(&["nixl.memory.current"]);
+    let registered = Vec::from_iter(memory["nixl.memory.current"].keys());
+    assert_eq!(registered, ["hangs", "stays"]);
 
     // A hang: the agent has its ring open, and writes nothing. It must never be exited.
     hangs.signal(Signal::SIGSTOP);

@@ -198,6 +198,7 @@ fn exited_store_stays_for_retain_without_its_file() {
     assert_eq!(core.status("a"), "live");
     core.run(61);
     assert_eq!(core.status("a"), "idle");
+    assert_eq!(core.value("memory.current", "a"), 0);
     store.count(BACKEND, 7);
     store.count(XFER_TIME, 15);
     core.send(&store, 2);
@@ -207,6 +208,7 @@ fn exited_store_stays_for_retain_without_its_file() {
     let check = |core: &Core| {
         core.assert_sent([("a", 3)]);
         assert_eq!(core.status("a"), "exited");
+        assert_eq!(core.get("memory.current", "a"), None);
         assert_eq!(core.value("errors.total", "a"), 7);
         assert_eq!(core.buckets("latency.xfer_time.histogram", "a")[1].1, 1);
         assert_eq!(core.value("performance.xfer_time_us", "a"), 15);

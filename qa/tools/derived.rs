@@ -85,7 +85,7 @@ impl<'a> Archive<'a> {
         // archive lacks an input of one.
         let ones = vec!["1"; self.samples.len()].join(" ");
         for row in [
-            "latency.xfer_time.slowness another",
+            "latency.xfer_time.peer_ratio another",
             "agent.tcp_share another",
             "agent.peer.tcp.agent_share another::10.0.0.1",
             "agent.peer.tcp.tx_bytes another::10.0.0.1",

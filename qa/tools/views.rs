@@ -87,9 +87,9 @@ fn samples(home: &Home) -> PathBuf {
     row("host.agents.live", "-", &|_| 2);
     row("host.agents.idle", "-", &|_| 0);
     row("host.agents.exited", "-", &|m| m);
-    for ((agent, _), slowness) in ranks.into_iter().zip(["0.25", "4"]) {
-        let values = [slowness; 4].join(" ");
-        table += &format!("nixl.latency.xfer_time.slowness {agent} {values}\n");
+    for ((agent, _), ratio) in ranks.into_iter().zip(["0.25", "4"]) {
+        let values = [ratio; 4].join(" ");
+        table += &format!("nixl.latency.xfer_time.peer_ratio {agent} {values}\n");
     }
     let path = home.path("archive");
     archive(&path, 60, &table);

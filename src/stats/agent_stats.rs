@@ -88,12 +88,14 @@ impl AgentStats {
                     windows.post_time.record(time);
                 }
                 Some(EventType::TxBytes | EventType::RxBytes) => {
-                    if let Some(bandwidth) = self.pairing.complete(value) {
-                        let rate = Scaled::from(bandwidth);
+                    let size = Bounds::SIZE.find(value);
+                    if let Some(transfer) = self.pairing.complete(value) {
+                        let rate = Scaled::from(transfer.bandwidth);
                         self.count(Histogram::Bandwidth, Bounds::BANDWIDTH.find(rate));
                         windows.bandwidth.record(rate);
+                        windows.sized_times.record(size, transfer.micros);
                     }
-                    self.count(Histogram::Size, Bounds::SIZE.find(value));
+                    self.count(Histogram::Size, size);
                 }
                 Some(EventType::MemoryRegistered) => {
                     self.pairing.drop_pending();

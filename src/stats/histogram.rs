@@ -19,6 +19,9 @@ const LATENCY: [u64; 18] = [
     500_000, 1_000_000, 5_000_000, 10_000_000,
 ];
 
+/// Length of a table of all steps. Of a power of two, the remainder is a valid index, without a branch.
+const TABLE_LEN: usize = STEPS.next_power_of_two();
+
 /// Upper bounds of a histogram, inclusive, strictly rising. Bucket `i` has the values above bound `i - 1` and not above
 /// bound `i`. The last bucket has the values above all bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +30,7 @@ pub struct Bounds {
     bounds: [u64; MAX_BUCKETS],
     len: usize,
     /// Number of bounds below all values of each step of the scale.
-    below: [u8; STEPS],
+    below: [u8; TABLE_LEN],
 }
 
 impl Bounds {
@@ -50,7 +53,7 @@ impl Bounds {
     /// Returns bounds without a check.
     const fn new(list: &[u64]) -> Self {
         let mut bounds = [u64::MAX; MAX_BUCKETS];
-        let mut below = [0; STEPS];
+        let mut below = [0; TABLE_LEN];
         let (mut at, mut step) = (0, 0);
         while step < STEPS {
             below[step] = at;
@@ -103,8 +106,8 @@ impl Bounds {
     }
 
     /// Returns the number of buckets: one more than the bounds.
-    #[cfg(test)]
-    const fn buckets(&self) -> usize {
+    #[must_use]
+    pub const fn buckets(&self) -> usize {
         self.len + 1
     }
 
@@ -114,7 +117,7 @@ impl Bounds {
     #[must_use]
     pub fn find(&self, value: impl Into<Scaled>) -> usize {
         let Scaled { value, step } = value.into();
-        let mut at = usize::from(self.below[step]);
+        let mut at = usize::from(self.below[step % TABLE_LEN]);
         while self.bounds.get(at).is_some_and(|&bound| bound < value) {
             at += 1;
         }

@@ -18,8 +18,16 @@
 
 use crate::base::words::words;
 
-/// Returns the bandwidth of a transfer in byte/s, from its bytes and its duration. 0 us count as 1 us, because NIXL's
-/// clock has no finer steps.
+/// A transfer with its bytes and its duration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Paired {
+    /// Bytes per second.
+    pub bandwidth: u64,
+    /// Duration in microseconds. 0 counts as 1, because NIXL's clock has no finer steps.
+    pub micros: f64,
+}
+
+/// Returns the bandwidth of a transfer in byte/s, from its bytes and its duration, which is at least 1 us.
 #[inline]
 fn bandwidth(bytes: u64, micros: u64) -> u64 {
     const PER_SECOND: u64 = 1_000_000;
@@ -28,7 +36,6 @@ fn bandwidth(bytes: u64, micros: u64) -> u64 {
     /// larger than the rounding error.
     const EXACT_BITS: u32 = 33;
     const _: () = assert!(PER_SECOND << EXACT_BITS < 1 << 53);
-    let micros = micros.max(1);
     if (bytes | micros) >> EXACT_BITS == 0 {
         // Several times as fast as a division of 64-bit integers.
         #[allow(
@@ -64,15 +71,19 @@ impl Pairing {
         self.pending_time = Some(micros);
     }
 
-    /// Returns the bandwidth of the transfer that these bytes complete, in byte/s; `None` if the event before was not a
-    /// time.
+    /// Returns the transfer that these bytes complete; `None` if the event before was not a time.
     #[inline]
-    pub fn complete(&mut self, bytes: u64) -> Option<u64> {
+    pub fn complete(&mut self, bytes: u64) -> Option<Paired> {
         let Some(micros) = self.pending_time.take() else {
             self.unpaired = self.unpaired.saturating_add(1);
             return None;
         };
-        Some(bandwidth(bytes, micros))
+        let micros = micros.max(1);
+        Some(Paired {
+            bandwidth: bandwidth(bytes, micros),
+            // An event is below 2^56. The conversion of a signed number is cheaper.
+            micros: micros as i64 as f64,
+        })
     }
 
     /// Counts a time that waits for its bytes as unpaired. Called for each other event, and where events may be
@@ -99,20 +110,33 @@ mod tests {
     fn bandwidth_is_bytes_per_second() {
         assert_eq!(bandwidth(1 << 20, 100), 10_485_760_000);
         assert_eq!(bandwidth(3, 2), 1_500_000);
-        assert_eq!(bandwidth(4096, 0), 4_096_000_000, "0 us counts as 1 us");
-        assert_eq!(bandwidth(0, 0), 0);
+        assert_eq!(bandwidth(0, 1), 0);
         assert_eq!(bandwidth(1 << 50, 1 << 30), 1_048_576_000_000);
         assert_eq!(bandwidth(1 << 50, 1 << 50), 1_000_000);
         assert_eq!(bandwidth(u64::MAX, 1), u64::MAX, "no number holds more");
         assert_eq!(bandwidth(1 << 62, u64::MAX), 250_000);
     }
 
+    #[test]
+    fn pair_has_the_time_and_the_bandwidth() {
+        let mut pairing = Pairing::default();
+        for (micros, bandwidth, counted) in [(100, 40_960_000, 100.0), (0, 4_096_000_000, 1.0)] {
+            pairing.start(micros);
+            let paired = Paired {
+                bandwidth,
+                micros: counted,
+            };
+            assert_eq!(pairing.complete(4096), Some(paired));
+        }
+        assert_eq!((pairing.complete(4096), pairing.unpaired()), (None, 1));
+    }
+
     proptest! {
         #[test]
         fn bandwidth_is_exact_for_all_numbers(bits in (0..65_u32, 0..65_u32), bytes: u64, micros: u64) {
             let shift = |value: u64, bits| value.checked_shr(bits).unwrap_or(0);
-            let (bytes, micros) = (shift(bytes, bits.0), shift(micros, bits.1));
-            let expected = u128::from(bytes) * 1_000_000 / u128::from(micros.max(1));
+            let (bytes, micros) = (shift(bytes, bits.0), shift(micros, bits.1).max(1));
+            let expected = u128::from(bytes) * 1_000_000 / u128::from(micros);
             let expected = u64::try_from(expected).unwrap_or(u64::MAX);
             prop_assert_eq!(bandwidth(bytes, micros), expected);
         }

@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Length of one part.
 pub const PART: Duration = Duration::from_secs(10);
 /// Number of whole parts beside the current one.
-const WHOLE_PARTS: usize = 6;
+pub(super) const WHOLE_PARTS: usize = 6;
 /// Least time that a value stays.
 pub const LENGTH: Duration = Duration::from_secs(60);
 const _: () = assert!(LENGTH.as_secs() == PART.as_secs() * WHOLE_PARTS as u64);

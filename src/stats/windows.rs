@@ -2,6 +2,7 @@
 
 //! Windows of an agent's transfers in the last minute.
 
+use crate::stats::sized_times::SizedTimes;
 use crate::stats::window::{PART, Window};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ pub struct Windows {
     pub post_time: Window,
     /// Bytes of a transfer divided by its time from start to completion.
     pub bandwidth: Window,
+    /// Times from start to completion, by size of the transfer.
+    pub sized_times: SizedTimes,
 }
 
 impl Windows {
@@ -27,6 +30,7 @@ impl Windows {
             xfer_time: Window::default(),
             post_time: Window::default(),
             bandwidth: Window::default(),
+            sized_times: SizedTimes::default(),
         }
     }
 
@@ -41,6 +45,7 @@ impl Windows {
         self.xfer_time.advance(ended);
         self.post_time.advance(ended);
         self.bandwidth.advance(ended);
+        self.sized_times.advance(ended);
     }
 
     /// Returns when the windows are to be advanced. `None`: they have no values, so that time does not change them.
@@ -86,10 +91,13 @@ mod tests {
             ] {
                 window.record(second);
             }
+            windows.sized_times.record(0, 7.0);
         }
         windows.advance(start + Duration::from_secs(1050));
         for window in [&windows.xfer_time, &windows.post_time, &windows.bandwidth] {
             assert_eq!((window.count(), window.max()), (1, Some(1000)));
         }
+        let sized = windows.sized_times.means()[0];
+        assert_eq!(sized.map(|mean| mean.transfers), Some(1));
     }
 }

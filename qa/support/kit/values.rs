@@ -5,7 +5,7 @@
 use super::{Core, Running};
 use pmdanixl::agents::Agent;
 use pmdanixl::metrics::control::Control;
-use pmdanixl::metrics::slowness;
+use pmdanixl::metrics::peer_ratio;
 use pmdanixl::metrics::{self, METRICS, Metric, ValueSource};
 use pmdanixl::stats::bucket_bounds::BucketBounds;
 use pmdanixl::stats::histogram::Bounds;
@@ -71,11 +71,10 @@ impl Core {
         match metric.source {
             ValueSource::Event(event) => agent.counted(metrics::Value::U64(agent.total(event))),
             ValueSource::Agent(get) => get.value(agent),
-            ValueSource::Slowness => {
-                let all = slowness::of_agents(self.running().instances());
+            ValueSource::PeerRatio => {
+                let all = peer_ratio::of_agents(self.running().instances());
                 let mut own = all.into_iter().filter(|&(id, _)| agent.id == Some(id));
-                own.next()
-                    .map(|(_, slowness)| metrics::Value::F64(slowness))
+                own.next().map(|(_, ratio)| metrics::Value::F64(ratio))
             }
             ValueSource::Buckets(_)
             | ValueSource::Cumulative(_)

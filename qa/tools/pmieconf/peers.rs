@@ -38,16 +38,16 @@ fn silent_agent_beside_a_busy_one_is_reported() {
     at_night.fires(&pair(2, long, 7, false), message);
 }
 
-/// Agents with their slowness and their number of transfers in each minute.
+/// Agents with their peer ratio and their number of transfers in each minute.
 fn ranks(ranks: &[(&str, &str, u32)]) -> String {
     let mut table = String::new();
-    for (name, slowness, transfers) in ranks {
-        let samples = u32::try_from(slowness.split(' ').count()).expect("few");
+    for (name, ratio, transfers) in ranks {
+        let samples = u32::try_from(ratio.split(' ').count()).expect("few");
         let made = (0..samples).map(|sample| (sample * transfers).to_string());
         let made = made.collect::<Vec<_>>().join(" ");
-        let none = vec!["0"; slowness.split(' ').count()].join(" ");
+        let none = vec!["0"; ratio.split(' ').count()].join(" ");
         table += &format!(
-            "nixl.latency.xfer_time.slowness {name} {slowness}
+            "nixl.latency.xfer_time.peer_ratio {name} {ratio}
              nixl.transfer.tx_requests {name} {made}
              nixl.transfer.rx_requests {name} {none}\n"
         );

@@ -23,6 +23,12 @@ impl Agent {
         self.entry.stats.totals.get(event)
     }
 
+    /// True if no process writes its files any more.
+    #[must_use]
+    pub fn has_exited(&self) -> bool {
+        self.entry.agent_state == AgentState::Exited
+    }
+
     /// Returns the path of its present store, or of its ring. `None`: its store is detached.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
@@ -42,10 +48,11 @@ impl Agent {
         self.counted(value).filter(|_| !self.has_stores())
     }
 
-    /// Returns the registered memory, in bytes.
+    /// Returns the registered memory, in bytes. `None`: the agent has exited, which ends its registrations.
     #[must_use]
     pub fn registered(&self) -> Option<u64> {
-        self.counted(self.entry.stats.registered)
+        let registered = self.counted(self.entry.stats.registered);
+        registered.filter(|_| !self.has_exited())
     }
 
     /// Returns the number of transfers in a bucket. `None`: a store does not have this histogram.
@@ -124,9 +131,8 @@ impl Agent {
         }
         let mut sources = self.sources.iter().rev();
         let known = sources.find_map(|source| Some(source.file.liveness.writer()?.pid));
-        let lives = self.entry.agent_state != AgentState::Exited;
         let said = || u32::try_from(self.store()?.description.pid).ok();
-        known.or_else(|| said().filter(|_| lives))
+        known.or_else(|| said().filter(|_| !self.has_exited()))
     }
 
     /// Returns the owner of its file, by name or number.

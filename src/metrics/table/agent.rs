@@ -177,7 +177,7 @@ pub(super) const ROWS: &[Metric] = rows![
     /// bytes registered now
     /// Bytes registered less bytes deregistered since the agent's last start. A value
     /// that grows without end shows a leak. After lost events it is wrong until the
-    /// next start.
+    /// next start. No value: the agent has exited, which ends its registrations.
     agent_u64((19, 0), "memory.current", BYTES, Agent::registered),
     /// errors of all kinds
     /// Sum of the twelve kinds of errors below nixl.errors.

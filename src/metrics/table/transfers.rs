@@ -2,11 +2,11 @@
 
 //! Clusters 20 to 23: distribution of transfers by time, size and bandwidth.
 //!
-//! Retired: 23:3 bandwidth.p90.
+//! Retired: 21:8 latency.xfer_time.slowness, 23:3 bandwidth.p90.
 
 use super::{EVENTS, INSTANT, Kind, Name, Pmid, TIME, agent_f64, agent_u64, metric};
 use crate::agents::Agent;
-use crate::metrics::ValueSource::{Buckets, Cumulative, Slowness};
+use crate::metrics::ValueSource::{Buckets, Cumulative, PeerRatio};
 use crate::metrics::{Metric, Semantics, Units};
 use crate::stats::Histogram::{self, Bandwidth, PostTime, Size, XferTime};
 
@@ -130,14 +130,14 @@ pub(super) const ROWS: &[Metric] = rows![
     time(7, "latency.post_time.max", |agent| {
         agent.max(&agent.windows.post_time).map(|max| max as f64)
     }),
-    /// median transfer time divided by its peers' mean median
-    /// Median transfer time of the agent, divided by the mean of its peers' medians:
-    /// about 1 for ranks that do the same work, far above for one that delays others:
-    /// check what the help of p50 names. Peers have the same engine, role, pod_uid,
-    /// container_id, slurm_job_id and user in their labels; without any but user, also
-    /// the same directory. With few transfers it says little. No value: the agent or
-    /// all its peers completed nothing in the last minute, or the mean is below 1 us.
-    metric((21, 8), "latency.xfer_time.slowness", INSTANT, Slowness),
+    /// transfer time divided by the median of its peers, last 60 s
+    /// About 1 for ranks that do the same work, far above for one that delays others:
+    /// check what the help of p50 names. Geometric means over transfers of like size
+    /// (buckets of nixl.operation.size); of stores, which have no sizes, medians. Peers, of which
+    /// the agent is one, have the same labels engine, role, pod_uid, container_id,
+    /// slurm_job_id and user; without any but user, also the same directory. No value:
+    /// the agent has exited, or no peer completed transfers of like size.
+    metric((21, 9), "latency.xfer_time.peer_ratio", INSTANT, PeerRatio),
     /// transfers by size
     /// Completed transfers, WRITE and READ together, by their bytes. Each counts in one
     /// bucket. The bounds are in the names and labels of the instances. No value: the

@@ -3,7 +3,9 @@
 //! Values of a fetch.
 
 use super::Server;
-use crate::metrics::{self, AGENTS, CONTROL, HOST, PEERS, PROCESSES, Value, ValueSource, slowness};
+use crate::metrics::{
+    self, AGENTS, CONTROL, HOST, PEERS, PROCESSES, Value, ValueSource, peer_ratio,
+};
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
 use crate::pcp::{self, buckets, cluster_and_item, indom, sys};
@@ -63,11 +65,11 @@ impl Server {
                         push(*id, get.value(agent));
                     }
                 }
-                ValueSource::Slowness => {
+                ValueSource::PeerRatio => {
                     // Agents that are not requested are still peers.
                     let is_requested = is_requested(AGENTS);
-                    for (id, slowness) in slowness::of_agents(all()) {
-                        push(id, Some(Value::F64(slowness)).filter(|_| is_requested(id)));
+                    for (id, ratio) in peer_ratio::of_agents(all()) {
+                        push(id, Some(Value::F64(ratio)).filter(|_| is_requested(id)));
                     }
                 }
                 ValueSource::Buckets(of) | ValueSource::Cumulative(of) => {
