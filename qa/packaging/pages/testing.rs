@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! docs/testing.md names existing suites, modules and folders, and marks modules with long tests.
+//! docs/testing.md names existing suites, modules and folders, marks modules with long tests, and is the only page with times.
 
 use crate::support::project;
 use crate::support::share::{files_in, text_of};
@@ -92,6 +92,25 @@ fn suites_are_listed_with_their_modules() {
         .map(|(suite, modules)| (suite, modules.iter().map(|name| marked(name)).collect()))
         .collect();
     assert_eq!(listed, expected);
+}
+
+#[test]
+fn times_of_make_targets_stand_only_in_the_commands_table() {
+    let pages = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "Makefile",
+        "docs/testing.md",
+    ]
+    .map(text_of);
+    let lines = pages.iter().flat_map(|page| page.lines());
+    let timed = lines.filter(|line| {
+        line.contains("make ") && [" minute", " hour"].iter().any(|unit| line.contains(unit))
+    });
+    let (rows, others): (Vec<&str>, Vec<&str>) =
+        timed.partition(|line| line.starts_with("| `make "));
+    assert!(rows.len() > 8, "{rows:#?}");
+    assert!(others.is_empty(), "{others:#?}");
 }
 
 #[test]
