@@ -46,6 +46,19 @@ pub fn kill_process(pid: u32) {
     kill(pid, Signal::SIGKILL).expect("it runs");
 }
 
+/// Stops processes while the action runs. If it panics, they stay stopped, and their owners kill them.
+pub fn while_stopped(pids: &[u32], action: impl FnOnce()) {
+    let all = |signal| {
+        for pid in pids {
+            let pid = Pid::from_raw(i32::try_from(*pid).expect("a pid"));
+            kill(pid, signal).expect("it runs");
+        }
+    };
+    all(Signal::SIGSTOP);
+    action();
+    all(Signal::SIGCONT);
+}
+
 /// Sends SIGKILL to a child, and reaps it.
 pub fn kill_child(child: &mut Child) {
     child.kill().expect("it runs");

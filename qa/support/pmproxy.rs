@@ -60,13 +60,18 @@ impl Local {
         line.trim_end().strip_prefix('*')?.parse().ok()
     }
 
-    /// Prometheus, which scrapes a pmproxy each second.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Prometheus with the alerts of share/prometheus, which scrapes a pmproxy each second.
     pub fn prometheus(home: &Home, proxy: &Pmproxy) -> Self {
         let config = home.path("prometheus.yml");
         let port = proxy.server.port;
         let text = format!(
-            "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: pcp\n  metrics_path: /metrics\n  \
-             params: {{names: [nixl]}}\n  static_configs:\n  - targets: ['127.0.0.1:{port}']\n"
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{}]\nscrape_configs:\n- job_name: pcp\n  \
+             metrics_path: /metrics\n  params: {{names: [nixl]}}\n  static_configs:\n  - targets: ['127.0.0.1:{port}']\n",
+            super::project("share/prometheus/nixl.rules.yml").display()
         );
         fs::write(&config, text).expect("written");
         Self::start("prometheus", |port| {

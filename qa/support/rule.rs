@@ -3,9 +3,11 @@
 //! Rules of share/pmieconf, run by PCP's own pmieconf and pmie on archives.
 
 use super::share::{archive, tool};
-use super::{Home, pcp, project, run, text};
-use std::io::Write;
-use std::path::Path;
+use super::writer::Kind;
+use super::{Home, Pmcd, pcp, project, run, text, wait_for};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Directory of the rules.
@@ -32,6 +34,35 @@ pub fn said_by(config: &Path, archive: &Path) -> Vec<String> {
     lines
         .map(|line| line.split_once(": echo ").expect("an action").1.to_owned())
         .collect()
+}
+
+/// Writes a configuration of pmie that has these rules on, with messages by echo. Returns its path.
+pub fn configure(home: &Home, rules: &[Rule]) -> PathBuf {
+    let config = home.path("pmie.conf");
+    // Rules that are on in a configuration stay on.
+    let _ = std::fs::remove_file(&config);
+    let mut pmieconf = pmieconf(home);
+    let mut child = pmieconf
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("pmieconf is installed: scripts/setup check");
+    let mut commands = String::new();
+    for Rule { name, settings, .. } in rules {
+        writeln!(commands, "enable nixl.{name}").expect("a string");
+        for (variable, value) in *settings {
+            writeln!(commands, "modify nixl.{name} {variable} {value}").expect("a string");
+        }
+    }
+    commands += "modify global syslog_action no\nmodify global user_action yes\nquit\n";
+    let mut input = child.stdin.take().expect("piped");
+    input.write_all(commands.as_bytes()).expect("it reads");
+    drop(input);
+    let output = child.wait_with_output().expect("our child");
+    assert!(output.status.success(), "{commands}{}", text(&output));
+    assert!(output.stderr.is_empty(), "{}", text(&output));
+    config
 }
 
 /// One enabled rule, for archives with a fixed sample interval.
@@ -73,28 +104,7 @@ impl Rule {
 
     /// Messages of the rule in the order of time. The rule must be silent for 10 minutes after each.
     pub fn says_of(&self, home: &Home, path: &Path) -> Vec<String> {
-        // Rules that are enabled by default would stay enabled.
-        let _ = std::fs::remove_file(home.path("pmie.conf"));
-        let mut pmieconf = pmieconf(home);
-        let mut child = pmieconf
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("pmieconf is installed: scripts/setup check");
-        let mut commands = format!("enable nixl.{}\n", self.name);
-        commands += "modify global syslog_action no\nmodify global user_action yes\n";
-        for (variable, value) in self.settings {
-            commands += &format!("modify nixl.{} {variable} {value}\n", self.name);
-        }
-        commands += "quit\n";
-        let mut input = child.stdin.take().expect("piped");
-        input.write_all(commands.as_bytes()).expect("it reads");
-        drop(input);
-        let output = child.wait_with_output().expect("our child");
-        assert!(output.status.success(), "{commands}{}", text(&output));
-        assert!(output.stderr.is_empty(), "{}", text(&output));
-        said_by(&home.path("pmie.conf"), path)
+        said_by(&configure(home, std::slice::from_ref(self)), path)
     }
 
     /// Asserts that the rule fires once on these samples, with this message.
@@ -111,4 +121,22 @@ impl Rule {
             self.says(table)
         );
     }
+}
+
+/// Loses events of each kind with an agent that leaves before this returns. The home's `retain` must be 0.
+pub fn lose_and_leave(home: &Home, pmcd: &Pmcd) {
+    let full = || pmcd.values("nixl.host.ring.full").remove("");
+    let before = full();
+    let mut ring = home.new_ring("brief", 256);
+    for _ in 0..90 {
+        assert!(ring.push(Kind::Backend, 1) && ring.push(Kind::EventsDropped, 3));
+    }
+    while ring.push(Kind::TxBytes, 1) {}
+    wait_for("the full ring is counted", || {
+        (full() > before).then_some(())
+    });
+    drop(ring);
+    wait_for("the agent has left", || {
+        (!pmcd.sent().contains_key("brief")).then_some(())
+    });
 }

@@ -120,6 +120,10 @@ impl Logger {
         }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until pmlogger has written so many more samples.
     pub fn samples(&self, more: usize) {
         let count = || {

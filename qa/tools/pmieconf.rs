@@ -3,6 +3,7 @@
 //! The rules of share/pmieconf: PCP's own pmieconf makes the configuration, and pmie evaluates it on archives.
 
 mod fallback;
+mod loss;
 mod peers;
 
 use crate::support::rule::{RULES, Rule, pmieconf};
@@ -37,85 +38,6 @@ fn rules_have_help_with_existing_metrics() {
                 .is_some_and(|name| rules.iter().any(|rule| rule == name));
             assert!(is_rule || is_metric(metric), "{name}: {metric}");
         }
-    }
-}
-
-#[test]
-fn full_ring_is_reported_once_and_an_old_loss_never() {
-    let rule = Rule::new("ring_full");
-    rule.fires(
-        "nixl.ring.full lost 0 0 3 3 6 6
-         nixl.ring.full fine 0 0 0 0 0 0",
-        "NIXL telemetry is being lost: ring full 0.05full/s[lost]@host",
-    );
-    rule.is_silent(
-        "nixl.ring.full before 7 7 7 7
-         nixl.ring.full comes  - - 7 7",
-    );
-    let lenient = Rule::new("ring_full").with(&[("threshold", "3")]);
-    lenient.is_silent("nixl.ring.full lost 0 0 3 3 6 6");
-}
-
-#[test]
-fn agent_with_drops_is_reported_beside_one_without_values() {
-    let rule = Rule::new("events_dropped");
-    rule.fires(
-        "nixl.queue.dropped new 0 0 120 120
-         nixl.ring.events  new 0 9 99  199
-         nixl.ring.events  old 0 9 99  199",
-        "NIXL telemetry is being lost: events dropped 2dropped/s[new]@host",
-    );
-    rule.is_silent("nixl.queue.dropped new 5 5 5 5");
-    let lenient = Rule::new("events_dropped").with(&[("threshold", "120")]);
-    lenient.is_silent("nixl.queue.dropped new 0 0 120 120");
-}
-
-#[test]
-fn burst_of_errors_is_reported_and_few_errors_are_not() {
-    let rule = Rule::new("error_burst");
-    rule.fires(
-        "nixl.errors.total burst  0 0 60 60
-         nixl.errors.total steady 0 9 18 27",
-        "Burst of NIXL errors 1errors/s[burst]@host",
-    );
-    rule.is_silent("nixl.errors.total steady 0 10 20 30");
-    let strict = Rule::new("error_burst").with(&[("threshold", "0")]);
-    strict.fires(
-        "nixl.errors.total one 0 0 6 6",
-        "Burst of NIXL errors 0.1errors/s[one]@host",
-    );
-}
-
-#[test]
-fn problem_is_reported_while_other_agents_come_or_leave() {
-    for (name, metric) in [
-        ("ring_full", "nixl.ring.full"),
-        ("events_dropped", "nixl.queue.dropped"),
-        ("error_burst", "nixl.errors.total"),
-    ] {
-        for other in ["- - 0 0", "0 0 - -"] {
-            let (before, behind) = (format!("{metric} a {other}"), format!("{metric} z {other}"));
-            let said = Rule::new(name).says(&format!("{before}\n{metric} m 0 0 60 60\n{behind}"));
-            assert!(
-                said.len() == 1 && said[0].contains("[m]@"),
-                "{name}: {said:?}"
-            );
-        }
-    }
-}
-
-/// The counters decrease, as after a start of pmdanixl without its state under a running pmcd.
-#[test]
-fn counter_reset_is_not_reported() {
-    for (name, metric) in [
-        ("ring_full", "nixl.ring.full"),
-        ("events_dropped", "nixl.queue.dropped"),
-        ("error_burst", "nixl.errors.total"),
-    ] {
-        let rule = Rule::new(name);
-        rule.is_silent(&format!("{metric} reset 100 100 0 0 0"));
-        let said = rule.says(&format!("{metric} reset 100 100 0 0 60 60"));
-        assert_eq!(said.len(), 1, "{name}, afterwards: {said:?}");
     }
 }
 
@@ -245,8 +167,8 @@ fn rules_fire_on_a_pmlogger_archive_with_problems() {
     drop(pmlogger);
     drop(later);
     for (name, said) in [
-        ("ring_full", "NIXL telemetry is being lost: ring full "),
-        ("error_burst", "Burst of NIXL errors "),
+        ("ring_full", "NIXL telemetry is being lost: ring full. "),
+        ("error_burst", "Burst of NIXL errors. "),
         (
             "unsupported",
             "NIXL telemetry of an unsupported version 1files@",

@@ -3,7 +3,9 @@
 //! The dashboard and the alerts for Prometheus, and quantiles of its histograms, with a real Prometheus.
 
 use super::{PROMETHEUS, RULES, VECTOR, agents, heat_maps, list, names_in_promql, string, targets};
+use crate::support::kill::while_stopped;
 use crate::support::pmproxy::{Local, Pmproxy};
+use crate::support::rule::lose_and_leave;
 use crate::support::share::text_of;
 use crate::support::{Home, Pmcd, project, run, wait_for};
 use serde_json::Value;
@@ -128,4 +130,38 @@ fn prometheus_quantile_is_in_the_bucket_of_the_transfers() {
     let of_all = "histogram_quantile(0.25, sum by (le) (rate(nixl_latency_xfer_time_bucket[10s])))";
     let found = wait_for("a quantile of all", || quantiles(of_all)?.get("").copied());
     assert!(found > 25.0 && found <= 50.0, "{found}");
+}
+
+#[test]
+#[ignore = "needs Prometheus"]
+fn prometheus_alerts_report_an_agent_between_two_scrapes() {
+    let home = Home::new();
+    home.set("retain = \"0s\"");
+    let pmcd = Pmcd::start(&home);
+    let proxy = Pmproxy::start(&home, &pmcd);
+    let server = Local::prometheus(&home, &proxy);
+    wait_for("Prometheus scrapes pmproxy", || {
+        let scrapes = "count_over_time(nixl_host_ring_full[1m]) > 1";
+        let answer = server.json("/api/v1/query", &[("query", scrapes)])?;
+        (!list(&answer["data"]["result"]).is_empty()).then_some(())
+    });
+    while_stopped(&[server.pid()], || lose_and_leave(&home, &pmcd));
+    let alerts = wait_for("three alerts", || {
+        let answer = server.json("/api/v1/alerts", &[])?;
+        let alerts = list(&answer["data"]["alerts"]).to_vec();
+        (alerts.len() >= 3).then_some(alerts)
+    });
+    for (alert, gone) in [
+        ("NixlRingFull", "an agent that has gone on "),
+        ("NixlEventsDropped", "an agent that has gone on "),
+        ("NixlErrors", "several agents, or one that has gone, on "),
+    ] {
+        let mut found = alerts
+            .iter()
+            .filter(|one| one["labels"]["alertname"] == alert);
+        let summary = found.next().map(|one| &one["annotations"]["summary"]);
+        let summary = summary.and_then(Value::as_str).unwrap_or_default();
+        assert!(summary.starts_with(gone), "{alert}: {alerts:?}");
+        assert!(found.next().is_none(), "{alert}: {alerts:?}");
+    }
 }
