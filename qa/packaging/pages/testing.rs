@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! docs/testing.md names existing suites, modules and folders, marks modules with long tests, and is the only page with times.
+//! docs/testing.md names existing suites, modules and folders, marks modules with long tests, and is the only page with
+//! times.
 
 use crate::support::project;
 use crate::support::share::{files_in, text_of};

@@ -133,10 +133,10 @@ pub(super) const ROWS: &[Metric] = rows![
     /// transfer time divided by the median of its peers, last 60 s
     /// About 1 for ranks that do the same work, far above for one that delays others:
     /// check what the help of p50 names. Geometric means over transfers of like size
-    /// (buckets of nixl.operation.size); of stores, which have no sizes, medians. Peers, of which
-    /// the agent is one, have the same labels engine, role, pod_uid, container_id,
-    /// slurm_job_id and user; without any but user, also the same directory. No value:
-    /// the agent has exited, or no peer completed transfers of like size.
+    /// (buckets of nixl.operation.size); of stores, which have no sizes, medians.
+    /// Peers, the agent included, have the same labels engine, role, pod_uid,
+    /// container_id, slurm_job_id and user; without any but user, the same directory.
+    /// No value: the agent has exited, or no peer completed transfers of like size.
     metric((21, 9), "latency.xfer_time.peer_ratio", INSTANT, PeerRatio),
     /// transfers by size
     /// Completed transfers, WRITE and READ together, by their bytes. Each counts in one
