@@ -19,7 +19,7 @@ const LATENCY: [u64; 18] = [
     500_000, 1_000_000, 5_000_000, 10_000_000,
 ];
 
-/// Length of a table of all steps. Of a power of two, the remainder is a valid index, without a branch.
+/// Length of a table with an entry for each step, rounded up to a power of two: an index modulo that needs no check.
 const TABLE_LEN: usize = STEPS.next_power_of_two();
 
 /// Upper bounds of a histogram, inclusive, strictly rising. Bucket `i` has the values above bound `i - 1` and not above

@@ -170,8 +170,8 @@ pub(super) const ROWS: &[Metric] = rows![
         Some(control.config_loads.into())
     }),
     /// drains of all rings
-    /// Number of times that all rings were drained: each drain.interval, and before
-    /// each answer.
+    /// Number of times that all rings were drained: once in each
+    /// nixl.control.drain.interval, and before each answer.
     daemon_u64((40, 33), "control.drain.count", EVENTS, |control| {
         Some(control.drains)
     }),

@@ -42,7 +42,8 @@ pub(super) const ROWS: &[Metric] = rows![
     }),
     /// bytes received over TCP
     /// Bytes that the process's TCP connections have received, also those of HTTP, ZMQ
-    /// and NCCL. NIXL reports nothing on the passive side of transfers. It shows here.
+    /// and NCCL. They include transfers that other agents started, of which NIXL itself
+    /// reports nothing on this side.
     process_u64((24, 1), "process.tcp.rx_bytes", TRAFFIC, |process| {
         process.current_traffic().map(|traffic| traffic.received)
     }),

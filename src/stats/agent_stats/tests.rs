@@ -101,7 +101,15 @@ fn new_bounds_reset_histograms_and_equal_bounds_do_not() {
         &Bounds::from_config(&[1, 7]).expect("good bounds"),
     );
     assert_eq!(stats.bucket_count(Histogram::XferTime, 1), 1);
-    assert_eq!(stats.totals.get(EventType::XferTime), 25);
+    // Sum and count are those of the histogram, the totals go on.
+    assert_eq!(stats.histogram_count(Histogram::XferTime), 1);
+    assert_eq!(
+        (
+            stats.histogram_sums(),
+            stats.totals.get(EventType::XferTime)
+        ),
+        ([5, 0], 25)
+    );
 }
 
 #[test]
