@@ -32,14 +32,17 @@ fn tick(core: &mut Core) -> Option<[u64; 3]> {
 #[test]
 fn restart_of_a_ring_that_wrapped_to_0_is_counted() {
     needs_root();
-    let mut core = Core::new("");
+    let mut core = Core::new("proc_facts = true");
+    core.observe();
     let rings = core.rings();
-    // After 16 events, the positions are 0 again.
-    let options =
-        "--register 1000 --errors 2 --transfers 3 --rate 0 --read-every 0 --size 100 --linger 600";
+    // After 16 events, the positions are 0 again. The ring has room for 15.
+    let options = "--register 1000 --errors 2 --transfers 3 --rate 0 --read-every 0 --size 100 \
+                   --full-timeout 120 --linger 600";
     let first = start(&rings, options);
-    wait_for("all is counted", || {
-        (tick(&mut core) == Some([300, 1, 0])).then_some(())
+    wait_for("all is counted, and the process known", || {
+        let counted = tick(&mut core)?;
+        let is_all = counted == [300, 1, 0] && core.value("memory.deregistered", "agent") == 1000;
+        (is_all && core.get("agent.pid", "agent").is_some()).then_some(())
     });
     first.kill();
     let _second = start(&rings, "--rate 0.001");

@@ -157,8 +157,10 @@ impl Drainer for Whole<'_> {
             let values = self.pmcd.all_values();
             let mut all = event_metrics().into_iter();
             let is_whole = all.all(|metric| values.contains_key(&metric));
-            (is_whole && are_drained(&values)).then_some(values)
-        })
+            (is_whole && are_drained(&values)).then_some(())
+        });
+        // pminfo fetches each metric on its own: those before may be from before the last drain.
+        self.pmcd.all_values()
     }
 }
 

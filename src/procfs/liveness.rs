@@ -99,8 +99,8 @@ impl Liveness {
     }
 
     /// Forgets the writer if it has ended. If it or one of several writers has, a process scan is to find those that
-    /// are left.
-    fn check_writers(&mut self, now: Instant) {
+    /// are left. Returns true if the writer has ended.
+    fn check_writers(&mut self, now: Instant) -> bool {
         self.writers_checked = now;
         // `has_process` costs a tenth of `is_running`, but is also true for a zombie. If /proc belongs to another PID
         // namespace, kill(2) knows none of its processes.
@@ -108,6 +108,7 @@ impl Liveness {
         let ended = self.writer.take_if(|writer| has_ended(writer));
         let mut sharers = self.sharers.iter().flat_map(Sharers::named);
         self.needs_scan |= ended.is_some() || sharers.any(has_ended);
+        ended.is_some()
     }
 
     /// Notes that the file was removed. The next check shows whether a process opened it before.
@@ -200,7 +201,7 @@ impl Liveness {
     }
 
     /// Checks a file without new events, if the last check is `period` ago. Returns true if a producer has started: a
-    /// process has the file, which had no holder before and has changed.
+    /// process has the file, whose last known writer has ended or which had no holder before, and the file has changed.
     pub fn check(&mut self, file: &File, now: Instant, period: Duration) -> bool {
         if now < self.next_check(period) {
             return false;
@@ -211,12 +212,12 @@ impl Liveness {
             let facts = FileFacts::new(&stat);
             (self.unlinked, self.change_time) = (facts.links == 0, facts.changed);
         }
-        self.check_writers(now);
+        let has_ended = self.check_writers(now);
         let has_changed = self.change_time != old_time;
         // Another process may write.
         let may_have_writer = !self.has_no_holder() && self.writer.is_none();
         self.needs_scan |= may_have_writer && (had_no_holder || has_changed);
-        had_no_holder && has_changed && self.holder >= Presence::Held
+        (had_no_holder || has_ended) && has_changed && self.holder >= Presence::Held
     }
 
     /// Returns the time of the next check.
