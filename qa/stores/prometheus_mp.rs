@@ -8,7 +8,8 @@
 mod ends;
 
 use crate::support::endpoint::Stores;
-use crate::support::numbers::{Numbers, Who, is_what_it_did, lies_between, numbers, same};
+use crate::support::numbers::{Numbers, Who, is_what_it_did, lies_between, numbers, same, series};
+use crate::support::share::text_of;
 use crate::support::show::Shown;
 use crate::support::{Home, PATIENCE, Pmcd, TX_BYTES};
 use std::collections::BTreeMap;
@@ -99,6 +100,18 @@ agent_errors_total{hostname="h",agent_name="two",pid="8",agent_instance="0",stat
         ),
     ]);
     assert_eq!(numbers(text), expected);
+}
+
+#[test]
+fn docs_have_the_metric_of_each_endpoint_series() {
+    let page = text_of("docs/metrics.md");
+    for (series, metric) in series() {
+        let mut rows = page.lines().filter(|line| line.starts_with("| `agent_"));
+        let row = rows.find(|line| line.contains(&format!("`{series}`")));
+        let row = row.unwrap_or_else(|| panic!("docs/metrics.md has no {series}"));
+        let metric = metric.map_or("| none |".to_owned(), |name| format!("`nixl.{name}`"));
+        assert!(row.contains(&metric), "{series} is {metric}: {row}");
+    }
 }
 
 #[test]

@@ -56,6 +56,12 @@ const HISTOGRAMS: [(&str, &str); 2] = [
     ),
 ];
 
+/// Series that are in PCP and the metrics that have their values, then series that PCP has none of.
+pub fn series() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
+    let known = SERIES.map(|(series, metric)| (series, Some(metric)));
+    known.into_iter().chain(LAST.map(|series| (series, None)))
+}
+
 /// Identity of an agent, by the labels that both sides have. A missing rank is empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who {

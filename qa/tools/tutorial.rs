@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! docs/tutorial.md: the documented output of a command is its real output for the archives in docs/tutorial.
+//! docs/tutorial.md and README.md: the documented output of a command is its real output for the archives in docs/tutorial.
 
 use crate::support::share::{files_in, is_metric, link, text_of, tool};
 use crate::support::{Home, output, pcp, project, run, text};
@@ -80,12 +80,12 @@ impl User {
     }
 }
 
-#[test]
-fn tutorial_commands_print_the_documented_output() {
+/// Runs the commands of a page and compares its text. Returns the number of commands.
+fn compare(page: &str) -> u32 {
     let user = User::new();
-    let tutorial = text_of(TUTORIAL);
+    let expected = text_of(page);
     let (mut found, mut commands) = (String::new(), 0);
-    for part in parts(&tutorial) {
+    for part in parts(&expected) {
         match part {
             Part::Text(line) => writeln!(found, "{line}").expect("a string"),
             Part::Command(command) => {
@@ -95,21 +95,27 @@ fn tutorial_commands_print_the_documented_output() {
             }
         }
     }
-    assert!(commands > 10, "{commands} commands");
     if std::env::var_os("BLESS").is_some() {
-        fs::write(project(TUTORIAL), &found).expect("written");
-        return;
+        fs::write(project(page), &found).expect("written");
+        return commands;
     }
-    let pairs = found.lines().zip(tutorial.lines());
+    let pairs = found.lines().zip(expected.lines());
     for (number, (found, expected)) in pairs.enumerate() {
-        assert_eq!(
-            found,
-            expected,
-            "{TUTORIAL}:{}; BLESS=1 accepts the output",
-            number + 1
-        );
+        let line = number + 1;
+        assert_eq!(found, expected, "{page}:{line}; BLESS=1 accepts the output");
     }
-    assert_eq!(found.lines().count(), tutorial.lines().count());
+    assert_eq!(found.lines().count(), expected.lines().count());
+    commands
+}
+
+#[test]
+fn tutorial_commands_print_the_documented_output() {
+    assert!(compare(TUTORIAL) > 10);
+}
+
+#[test]
+fn readme_commands_print_the_documented_output() {
+    assert_eq!(compare("README.md"), 1);
 }
 
 /// Metrics of PCP's PMDA for InfiniBand, which is in a separate package on Debian.
