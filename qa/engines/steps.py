@@ -45,7 +45,7 @@ def labels(pair, report):
         for instance, (pid, rank) in pair.agents(server).items():
             label = found.get(instance, {})
             wanted = {"engine": "vllm", "role": {"kv_producer": "prefill", "kv_consumer": "decode"}.get(server.role, "both"),
-                      "port": str(server.port), "rank": rank, "source": "store" if pair.writes == "stores" else "ring"}
+                      "port": str(server.port), "rank": rank, "telemetry": "store" if pair.writes == "stores" else "ring"}
             got = {name: label.get(name) for name in wanted}
             report.say(f"{server.side}, pid {pid}: {instance}: " + " ".join(f"{name}={label[name]}" for name in sorted(label)))
             report.check(f"labels of {server.side} pid {pid}", got == wanted, "as expected" if got == wanted else

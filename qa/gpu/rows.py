@@ -109,7 +109,7 @@ def sizes(table, every):
 
 
 def labels(world, table, every):
-    """The label `gpu` for each way to choose a GPU, and what it joins."""
+    """The label `gpu` or `uuid` for each way to choose a GPU, and what it joins."""
     _, found = world.pmcd.pminfo("nixl.agent.pid")
     minor = str(world.gpu.minor) if world.gpu else None
     ways = {
@@ -118,16 +118,17 @@ def labels(world, table, every):
     }
     gpus = {}
     for way, (title, wanted) in ways.items():
-        what = f"label `gpu`, CUDA_VISIBLE_DEVICES {title}"
+        what = f"label `{'uuid' if way == 'uuid' else 'gpu'}`, CUDA_VISIBLE_DEVICES {title}"
         if world.shared and way in ("tcp", "late"):
             table.leave_out(what, "this host has GPUs that the run must not use")
             continue
         own = found.get(every[way].names[0], {})
-        shown = gpus[way] = own.get("gpu")
+        names = {"number": ("gpu",), "uuid": ("uuid",)}.get(way, ("gpu", "gpus", "uuid"))
+        shown = gpus[way] = next((str(own[name]) for name in names if name in own), None)
         # A process has the device files of all GPUs that it opens, not only of the one that it uses.
         right = shown == wanted or bool(wanted and shown) and way in ("tcp", "late") and wanted in shown.split(",")
         table.check(what, right and own.get("local_rank") == RANK, shown or ("none" if own else "no such agent"))
-    joins, kernel = "label `gpu` joins PCP's PMDA nvidia: number and UUID in NVML", "UUID in /proc/driver/nvidia/gpus"
+    joins, kernel = "labels `gpu` and `uuid` join PCP's PMDA nvidia: number and UUID in NVML", "UUID in /proc/driver/nvidia/gpus"
     if not world.gpu:
         table.leave_out(joins, "no GPU")
         table.leave_out(kernel, "no GPU")

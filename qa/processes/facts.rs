@@ -11,7 +11,7 @@ use pmdanixl::base::file::FileFacts;
 use pmdanixl::observer::client::ObserverHandle;
 use pmdanixl::observer::group::Group;
 use pmdanixl::observer::protocol::{Found, Request, RequestKind, Response};
-use pmdanixl::procfs::facts::Facts;
+use pmdanixl::procfs::facts::labels::{self, Facts};
 use pmdanixl::procfs::liveness::Liveness;
 use pmdanixl::procfs::process::ProcessId;
 use pmdanixl::procfs::process_dir::ProcessDir;
@@ -149,13 +149,13 @@ fn gpus_of_a_process_are_its_open_device_files() {
         .spawn()
         .expect("it starts");
     let facts = || Facts::of_process(&ProcessDir::open(child.id()).ok()?, &mut |_| false);
-    let gpu = wait_for("the device files are open", || {
+    let gpus = wait_for("the device files are open", || {
         facts()?
-            .get("gpu")
-            .filter(|gpu| gpu.contains(','))
+            .get(labels::GPUS)
+            .filter(|gpus| gpus.contains(','))
             .map(str::to_owned)
     });
-    assert_eq!(gpu, "3,10");
+    assert_eq!(gpus, "3,10");
     child.kill().expect("it runs");
     child.wait().expect("our child");
 }

@@ -8,6 +8,7 @@ mod changes;
 mod cost;
 pub mod delay;
 mod pods;
+mod processes;
 mod titles;
 
 use crate::support::kit::layers::own_container;
@@ -55,7 +56,7 @@ fn own_user() -> String {
 fn expected(labels: &[(&str, &str)]) -> Map<String, Value> {
     let [container_id, pod_uid] = own_container();
     let of_all = [
-        ("source", Some("ring".to_owned())),
+        ("telemetry", Some("ring".to_owned())),
         ("container_id", container_id),
         ("pod_uid", pod_uid),
     ];
@@ -66,14 +67,16 @@ fn expected(labels: &[(&str, &str)]) -> Map<String, Value> {
         .iter()
         .map(|(name, value)| (*name, (*value).to_owned()));
     let all = of_all.chain(given);
-    all.map(|(name, value)| (name.to_owned(), value.into()))
-        .collect()
+    let all = all.map(|(name, value)| (name.to_owned(), value.into()));
+    let uid = ("uid".to_owned(), Uid::current().as_raw().into());
+    all.chain([uid]).collect()
 }
 
-/// Removes the labels that all metrics of this host have.
+/// Removes the labels of the host and of the instance domain.
 fn own_labels(mut labels: Map<String, Value>) -> Map<String, Value> {
     let of_host = [
         "agent",
+        "indom_name",
         "hostname",
         "machineid",
         "domainname",
@@ -186,8 +189,8 @@ fn labels_are_complete_when_an_instance_first_appears() {
     agents.push(Sample::start_as(command, &home.rings(), "theirs", A_FEW));
     let labels = first_labels(&pmcd, "theirs");
     assert_eq!(
-        (&labels["user"], &labels["local_rank"]),
-        (&"nobody".into(), &"1".into())
+        [&labels["user"], &labels["uid"], &labels["local_rank"]],
+        [&Value::from("nobody"), &65534.into(), &"1".into()]
     );
 }
 

@@ -84,7 +84,7 @@ fn change(rings: impl Fn(&Home) -> std::path::PathBuf) {
         agree(&pmcd);
         for (instance, labels) in pmcd.labels(TX_BYTES) {
             assert_eq!(
-                labels["source"] == kind,
+                labels["telemetry"] == kind,
                 instance.ends_with("@2") == (kind == "store")
             );
         }

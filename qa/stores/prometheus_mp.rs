@@ -152,7 +152,7 @@ fn every_endpoint_value_equals_the_pcp_value() {
     let labels = pmcd.labels(TX_BYTES);
     let shown = pmcd.shown(&["nixl.agent"]);
     for (instance, labels) in &labels {
-        assert_eq!(labels["source"], "store", "{instance}");
+        assert_eq!(labels["telemetry"], "store", "{instance}");
         let facts = facts(&shown, instance);
         for (fact, value) in [("mode", "store"), ("status", "live")] {
             assert_eq!(

@@ -41,7 +41,7 @@ fn change_exporters(mut core: Core, kills: u32) {
         assert_eq!(core.sent(), sent, "{context}");
         let shown = core.text("agent.mode", name);
         assert_eq!(shown.as_deref(), Some(mode), "{context}");
-        assert_eq!(core.labels(name)["source"], kind, "{context}");
+        assert_eq!(core.labels(name)["telemetry"], kind, "{context}");
         assert_eq!(core.status(name), "live", "{context}");
         assert_eq!(core.host_sent(), sent.values().sum::<u64>(), "{context}");
     }

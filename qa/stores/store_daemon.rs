@@ -176,7 +176,7 @@ fn end_of_a_writer_is_seen_and_last_values_stay() {
     for (label, expected) in [
         ("local_rank", "5"),
         ("nixl_hostname", "node-1"),
-        ("source", "store"),
+        ("telemetry", "store"),
     ] {
         assert_eq!(labels["ends"][label], expected, "{:?}", labels["ends"]);
     }

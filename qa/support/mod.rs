@@ -2,6 +2,7 @@
 
 //! Support for all tests: a home directory for each test, the real dbpmda, a private pmcd, real NIXL.
 
+use nix::unistd::getuid;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -405,12 +406,14 @@ impl Home {
         drop(input);
         let output = text(&dbpmda.wait_with_output().expect("dbpmda ends"));
         let home = self.dir.path().display().to_string();
+        let uid = format!("uid={}", getuid());
         let mut filtered = String::new();
         for line in output
             .lines()
             .filter(|line| !line.contains("open pipe") && !line.starts_with("Start pmdanixl"))
         {
             let line = match line.split_once("Result dump from ") {
+                None if line.trim_start() == uid => line.replace(&uid, "uid=UID"),
                 Some((start, _)) => format!("{start}Result dump"),
                 None => line.replace(&home, "HOME"),
             };

@@ -189,7 +189,7 @@ impl Pmcd {
         };
         let mut numbers = Numbers::new();
         for (agent, labels) in labels {
-            if labels["source"] != "store" {
+            if labels["telemetry"] != "store" {
                 continue;
             }
             let label = |name: &str| labels.get(name).and_then(|text| text.as_str());

@@ -9,6 +9,7 @@ use crate::base::clock::Now;
 use crate::base::file::FileFacts;
 use crate::log;
 use crate::observer::protocol::{End, Found, Request, RequestKind, Response};
+use crate::procfs::facts::labels::MAX_USER_NAME;
 use crate::procfs::process::{ProcessId, Usage};
 use crate::procfs::process_scan::scanned::ScannedProcess;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
@@ -117,6 +118,8 @@ impl ProcessScans {
         self.count += 1;
         self.time += end.duration;
         (self.last_time, self.pause_ends) = (end.duration, Some(now + end.pause));
+        let users = scan.nixl_processes.iter().map(|process| process.info.uid);
+        self.user_names.want(users, now);
         self.result = Some((scan, now + NAME_PATIENCE));
     }
 
@@ -200,7 +203,10 @@ impl Collector {
             }
             match response {
                 Response::Found(found) => self.process_scans.add(found, now),
-                Response::Done(RequestKind::Scan, end) => self.process_scans.end(&end, now),
+                Response::Done(RequestKind::Scan, end) => {
+                    self.process_scans.end(&end, now);
+                    self.ask_for_names(now);
+                }
                 Response::Done(RequestKind::Names, _) => {
                     self.process_scans.user_names.end_question(now);
                     self.ask_for_names(now);
@@ -220,6 +226,16 @@ impl Collector {
         if let Some(uids) = self.process_scans.user_names.question(now) {
             self.observer.send(&Request::LookUp(uids));
         }
+    }
+
+    /// Returns the name of a user, or its number if no name is known or the name is too long.
+    #[must_use]
+    pub fn user_name(&self, uid: u32) -> String {
+        let name = self.process_scans.user_names.get(uid);
+        if name.len() > MAX_USER_NAME {
+            return uid.to_string();
+        }
+        name
     }
 
     /// Returns the processes with a NIXL backend loaded that write to no attached file, as of the last scan. `None`:

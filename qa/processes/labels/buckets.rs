@@ -2,7 +2,7 @@
 
 //! Labels of histogram buckets, as pminfo shows them and as pmproxy exports them for Prometheus.
 
-use super::{A_FEW, SECRET, worker};
+use super::{A_FEW, SECRET, own_labels, worker};
 use crate::support::pmproxy::Pmproxy;
 use crate::support::sample::Sample;
 use crate::support::{Home, Pmcd, TX_BYTES, example, wait_for};
@@ -37,11 +37,11 @@ fn buckets_have_the_labels_of_their_agent_and_bounds() {
         for (instance, labels) in &labels {
             let (agent, range) = instance.split_once("::").expect("agent::low-high");
             let (lower, upper) = range.split_once('-').expect("low-high");
-            let mut expected = of[agent].clone();
+            let mut expected = own_labels(of[agent].clone());
             expected.insert("lower_bound".into(), lower.into());
             let upper = if upper == "inf" { "+Inf" } else { upper };
             expected.insert("upper_bound".into(), upper.into());
-            assert_eq!(labels, &expected, "{metric} {instance}");
+            assert_eq!(own_labels(labels.clone()), expected, "{metric} {instance}");
         }
         for edge in [format!("one::0-{lowest}"), format!("two::{highest}-inf")] {
             assert!(labels.contains_key(&edge), "{metric}: {edge}");
@@ -105,7 +105,7 @@ fn prometheus_scrape_has_labels_and_values_of_a_histogram() {
             "engine=\"vllm\"",
             "local_rank=\"7\"",
             "slurm_job_id=\"4711\"",
-            "source=\"ring\"",
+            "telemetry=\"ring\"",
             "lower_bound=\"",
             "upper_bound=\"",
         ] {

@@ -62,7 +62,7 @@ fn process_title_keeps_labels() {
     };
     wait_for("the environment is known", || {
         let labels = run_for(0);
-        (has(&labels, "local_rank", "7") && has(&labels, "gpu", "5")).then_some(())
+        (has(&labels, "local_rank", "7") && labels.get("gpu") == Some(&5.into())).then_some(())
     });
     let stdin = process.stdin.as_mut().expect("piped");
     stdin.write_all(b"now\n").expect("it reads");
@@ -70,7 +70,7 @@ fn process_title_keeps_labels() {
     wait_for("a later process scan shows the title", || {
         let labels = run_for(61);
         assert!(
-            has(&labels, "local_rank", "7") && has(&labels, "gpu", "5"),
+            has(&labels, "local_rank", "7") && labels.get("gpu") == Some(&5.into()),
             "{labels:?}"
         );
         has(&labels, "engine", "vllm").then_some(())

@@ -3,6 +3,7 @@
 //! What is known of the process that writes an agent's files, and the labels that are made of that, cached.
 
 use super::Agent;
+use crate::entry::Name;
 use crate::procfs::facts::Facts;
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -58,8 +59,9 @@ impl Agent {
         let mut cached = self.cached_labels.borrow_mut();
         let made = cached.take_if(|(of, _)| *of == *facts);
         let made = made.unwrap_or_else(|| {
-            let text = facts.labels(&self.name.raw, self.source_kind()).to_string();
-            (facts.into_owned(), text.into())
+            let Name { raw, owner, .. } = &self.name;
+            let labels = facts.labels(raw, *owner, self.telemetry());
+            (facts.into_owned(), labels.to_string().into())
         });
         Rc::clone(&cached.insert(made).1)
     }
@@ -75,7 +77,7 @@ impl Agent {
 
     /// Returns `ring` or `store`, by where the values come from.
     #[must_use]
-    pub fn source_kind(&self) -> &'static str {
+    pub fn telemetry(&self) -> &'static str {
         if self.has_stores() { "store" } else { "ring" }
     }
 }
@@ -83,12 +85,13 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::{Entry, Lifecycle, Name};
+    use crate::entry::{Entry, Lifecycle};
     use std::time::Instant;
 
     fn labels(agent: &Agent) -> String {
         let facts = agent.labelled_facts();
-        facts.labels(&agent.name.raw, "ring").to_string()
+        let Name { raw, owner, .. } = &agent.name;
+        facts.labels(raw, *owner, "ring").to_string()
     }
 
     #[test]

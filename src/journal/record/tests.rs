@@ -100,7 +100,7 @@ fn record_is_read_as_it_was_written() {
         ("pod", 253),
         ("namespace", 63),
         ("engine", 7),
-        ("gpu", gpu::MAX_LIST),
+        ("gpus", gpu::MAX_LIST),
         ("slurm_job_id", 10),
         ("rank", command::MAX_RANK),
         ("role", 7),

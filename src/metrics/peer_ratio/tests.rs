@@ -298,7 +298,7 @@ fn peer_group_has_one_engine_container_and_user() {
     }
     // Labels of a single rank do not separate peers.
     let mut own = vllm();
-    for name in ["local_rank", "gpu", "rank", "port", "command"] {
+    for name in ["local_rank", "gpus", "rank", "port", "command"] {
         own.set(name, Some("3"));
     }
     assert_eq!(group(own, "/a"), group(vllm(), "/a"));

@@ -54,7 +54,10 @@ impl Server {
     pub(super) fn process_labels(&self, inst: u32) -> Option<String> {
         let process = self.process(self.indoms.processes.get(inst)?)?;
         let found = &process.found.info;
-        Some(json!({"pid": found.id.pid, "command": found.command, "uid": found.uid}).to_string())
+        let user = self.collector.user_name(found.uid);
+        let labels =
+            json!({"pid": found.id.pid, "command": found.command, "uid": found.uid, "user": user});
+        Some(labels.to_string())
     }
 
     /// Returns the labels of a peer as a JSON object: those of its agent, and the address.

@@ -3,6 +3,7 @@
 //! GPUs of a process: from CUDA_VISIBLE_DEVICES, or else from its open device files.
 
 use crate::procfs::process_dir::ProcessDir;
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
@@ -21,9 +22,30 @@ pub fn of_list(list: &str) -> Option<String> {
     let is_gpu = |part: &str| {
         let uuid = part.strip_prefix("GPU-").or(part.strip_prefix("MIG-"));
         let is_uuid = uuid.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(is_part));
-        is_uuid || part.parse::<u8>().is_ok()
+        is_uuid || number(part).is_some()
     };
     (list.len() <= MAX_LIST && list.split(',').all(is_gpu)).then(|| list.to_owned())
+}
+
+/// Returns the labels of a valid list: `gpu` and `uuid` of a single GPU as PCP's PMDA nvidia has them, else `gpus` and
+/// `uuids` with commas. The number of a GPU that was given by UUID is not known.
+#[must_use]
+pub fn labels(list: &str) -> Vec<(&'static str, Value)> {
+    let (uuids, numbers): (Vec<_>, Vec<_>) = list.split(',').partition(|gpu| number(gpu).is_none());
+    match (&*numbers, &*uuids) {
+        ([], [uuid]) => vec![("uuid", (*uuid).into())],
+        ([gpu], []) => vec![("gpu", number(gpu).into())],
+        _ => [("gpus", numbers), ("uuids", uuids)]
+            .into_iter()
+            .filter(|(_, gpus)| !gpus.is_empty())
+            .map(|(name, gpus)| (name, gpus.join(",").into()))
+            .collect(),
+    }
+}
+
+/// Returns the number of a GPU, if it is given by number.
+fn number(gpu: &str) -> Option<u8> {
+    gpu.parse().ok()
 }
 
 /// Returns the GPUs that a process has open, in rising order; `None` if it has none or its descriptors may not be read.
@@ -44,6 +66,7 @@ fn device(path: &OsStr) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn gpu_list_of_numbers_or_uuids_is_unchanged() {
@@ -80,6 +103,28 @@ mod tests {
             &long,
         ] {
             assert_eq!(of_list(list), None, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn single_gpu_is_a_number_and_several_are_a_list() {
+        for (list, expected) in [
+            ("0", json!({ "gpu": 0 })),
+            ("13", json!({ "gpu": 13 })),
+            ("3,0", json!({ "gpus": "3,0" })),
+            ("GPU-8932f937", json!({ "uuid": "GPU-8932f937" })),
+            ("MIG-1b2c", json!({ "uuid": "MIG-1b2c" })),
+            ("GPU-8,GPU-9", json!({ "uuids": "GPU-8,GPU-9" })),
+            (
+                "1,GPU-8,0,GPU-9",
+                json!({ "gpus": "1,0", "uuids": "GPU-8,GPU-9" }),
+            ),
+            ("1,GPU-8", json!({ "gpus": "1", "uuids": "GPU-8" })),
+        ] {
+            assert_eq!(of_list(list).as_deref(), Some(list));
+            let named = labels(list).into_iter();
+            let made: Value = named.map(|(name, gpu)| (name.to_owned(), gpu)).collect();
+            assert_eq!(made, expected, "{list}");
         }
     }
 

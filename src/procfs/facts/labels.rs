@@ -2,7 +2,7 @@
 
 //! Facts about an agent, and the labels of its instance.
 
-use crate::procfs::facts::{engine_by_name, kubelet};
+use crate::procfs::facts::{engine_by_name, gpu, kubelet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -10,11 +10,14 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Limit of a user's name, in bytes (LOGIN_NAME_MAX of Linux). A longer name is not shown.
-const MAX_USER_NAME: usize = 256;
+pub const MAX_USER_NAME: usize = 256;
 /// Title or program of the process, without arguments: a fact that is not a label.
 const COMMAND: &str = "command";
+/// List of the GPUs of the process: a fact from which several labels are made.
+pub const GPUS: &str = "gpus";
 
-/// Facts about an agent. Their names are the labels that docs/metrics.md lists, and `COMMAND`.
+/// Facts about an agent. Their names are the labels that docs/metrics.md lists, and `COMMAND`. The value of `GPUS` is the
+/// list as the process has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts(BTreeMap<String, String>);
 
@@ -75,17 +78,24 @@ impl Facts {
         Self(all)
     }
 
-    /// Returns the labels of an agent's instance: a JSON object of strings. `raw_name` is the unchanged name of the
-    /// file (bytes that are not UTF-8 become U+FFFD). `source` is the kind of file that the numbers come from.
+    /// Returns the labels of an agent's instance: a JSON object of strings and numbers. `raw_name` is the unchanged name
+    /// of the file (bytes that are not UTF-8 become U+FFFD). `uid` is the owner of the file, and `telemetry` the kind of
+    /// file that the numbers come from.
     #[must_use]
-    pub fn labels(&self, raw_name: &OsStr, source: &str) -> Value {
-        let raw_name = raw_name.to_string_lossy();
-        let given = [("nixl_agent", &*raw_name), ("source", source)];
-        let known = self.0.iter().map(|(name, value)| (&**name, &**value));
+    pub fn labels(&self, raw_name: &OsStr, uid: u32, telemetry: &str) -> Value {
+        let given = [
+            ("nixl_agent", raw_name.to_string_lossy().into()),
+            ("telemetry", telemetry.into()),
+            ("uid", uid.into()),
+        ];
+        let known = self.0.iter().filter(|(name, _)| *name != COMMAND);
+        let known = known.flat_map(|(name, value)| match &**name {
+            GPUS => gpu::labels(value),
+            name => vec![(name, Value::from(&**value))],
+        });
         let labels = given.into_iter().chain(known);
         labels
-            .filter(|(name, _)| *name != COMMAND)
-            .map(|(name, value)| (name.to_owned(), Value::from(value)))
+            .map(|(name, value)| (name.to_owned(), value))
             .collect()
     }
 }
@@ -168,26 +178,30 @@ mod tests {
 
     #[test]
     fn labels_are_the_known_facts() {
-        let labels = Facts::default().labels(OsStr::new("a b"), "ring");
-        assert_eq!(labels, json!({ "nixl_agent": "a b", "source": "ring" }));
+        let labels = Facts::default().labels(OsStr::new("a b"), 0, "ring");
+        let expected = json!({ "nixl_agent": "a b", "telemetry": "ring", "uid": 0 });
+        assert_eq!(labels, expected);
         let known = facts([("command", "VLLM::Worker_TP3"), ("rank", "TP3")]);
         assert_eq!(
-            known.labels(OsStr::new("a"), "store"),
-            json!({ "nixl_agent": "a", "source": "store", "rank": "TP3" })
+            known.labels(OsStr::new("a"), 1000, "store"),
+            json!({ "nixl_agent": "a", "telemetry": "store", "uid": 1000, "rank": "TP3" })
         );
+        let labels = facts([(GPUS, "3")]).labels(OsStr::new("a"), 0, "ring");
+        let expected = json!({ "nixl_agent": "a", "telemetry": "ring", "uid": 0, "gpu": 3 });
+        assert_eq!(labels, expected);
     }
 
     #[test]
     fn labels_of_any_name_are_within_pcp_limits() {
         let known = facts([
-            ("gpu", &"x".repeat(328)),
+            (GPUS, &"x".repeat(gpu::MAX_LIST)),
             ("nixl_hostname", &"\"".repeat(127)),
         ]);
         for byte in [1, b'"', 0xff] {
             let name = [byte; 255];
-            let labels = known.labels(OsStr::from_bytes(&name), "ring");
+            let labels = known.labels(OsStr::from_bytes(&name), u32::MAX, "ring");
             assert!(labels.to_string().len() < 65_535 / 8, "{labels}");
-            assert!(labels.as_object().is_some_and(|labels| labels.len() == 4));
+            assert!(labels.as_object().is_some_and(|labels| labels.len() == 5));
         }
     }
 }

@@ -10,7 +10,7 @@
 //! | --- | --- | --- |
 //! | `LOCAL_RANK` | torchrun; NIXL's own exporter takes the rank from it, unless NIXL_TELEMETRY_RANK_ENV names another variable | local_rank |
 //! | `SLURM_JOB_ID` | Slurm | slurm_job_id |
-//! | `CUDA_VISIBLE_DEVICES` | the launcher of a process for some of a host's GPUs | gpu |
+//! | `CUDA_VISIBLE_DEVICES` | the launcher of a process for some of a host's GPUs | gpu, gpus, uuid, uuids |
 //! | `LMCACHE_PD_ROLE` | the configuration of LMCache | role |
 //! | `DYN_SYSTEM_PORT` | the launcher of a Dynamo worker | port |
 //!
@@ -21,7 +21,7 @@ use crate::procfs::ancestors;
 use crate::procfs::facts::cgroup::Cgroup;
 use crate::procfs::facts::command::{CommandLine, MAX_CMDLINE};
 use crate::procfs::facts::environ::Environ;
-use crate::procfs::facts::labels::Facts;
+use crate::procfs::facts::labels::{self, Facts};
 use crate::procfs::facts::server::{EngineServer, LMCACHE_ROLE, SYSTEM_PORT};
 use crate::procfs::facts::{engine, gpu};
 use crate::procfs::process::ProcessId;
@@ -119,7 +119,7 @@ impl Facts {
         facts.set("container_id", cgroup.container_id);
         facts.set("pod_uid", cgroup.pod_uid);
         facts.set("engine", engine.or(server.map(|server| server.engine)));
-        facts.set("gpu", gpu.or_else(|| gpu::of_open_files(process)));
+        facts.set(labels::GPUS, gpu.or_else(|| gpu::of_open_files(process)));
         facts.set("slurm_job_id", shared.job.flatten());
         facts.set("rank", line.and_then(CommandLine::rank));
         facts.set("role", server.and_then(|server| server.role));
@@ -215,7 +215,7 @@ mod tests {
         for (name, value) in [
             ("local_rank", Some("5")),
             ("slurm_job_id", Some("4711")),
-            ("gpu", Some("2,3")),
+            (labels::GPUS, Some("2,3")),
             ("user", None),
             ("engine", None),
         ] {
