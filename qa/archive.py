@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """archive.py ARCHIVE SECONDS: writes a PCP archive of the table on standard input, with a sample every SECONDS.
 
-A line is a metric, an instance (or - for a metric without instances), and a value for each sample (or - for none). Descriptors of
+A line is a metric, an instance (or - for a metric without instances), and a value for each sample (or - for none). A blank in a string
+is %20. Descriptors of
 this PMDA's metrics come from qa/golden/pminfo_dm.out, which a test compares with the PMDA. A line that begins with `label` has an
 instance and NAME=VALUE pairs, its labels from the first sample on. It needs the distribution's Python, which has PCP's modules.
 """
@@ -117,7 +118,7 @@ def main():
     for sample in range(samples.pop()):
         for metric, instance, values in rows:
             if values[sample] != "-":
-                log.pmiPutValue(metric, instance, values[sample])
+                log.pmiPutValue(metric, instance, values[sample].replace("%20", " "))
         log.pmiWrite(int(1_700_000_000 + sample * seconds), 0)
     log.pmiEnd()
     if labels:

@@ -124,7 +124,7 @@ fn labels_are_read_once_a_set_of_instances_and_printable() {
     let script = "
 import types
 class Context(object):
-    asked, answer = 0, {1: {'engine': 'a\\x1b[2J', 'port': 8100, 'rank': 'TP0'}}
+    asked, answer = 0, {1: {'pod': 'a\\x1b[2J', 'port': 8100}}
     def pmGetInstancesLabels(self, indom):
         self.asked += 1
         if isinstance(self.answer, Exception):
@@ -138,7 +138,7 @@ def labels(time, *insts):
     return source.labels(nixl.Sample(time, {'tx_bytes': dict.fromkeys(insts, 0)})), source.context.asked
 print(*labels(1, 1))
 print(*labels(2, 1))
-source.context.answer = {1: {}, 2: {'rank': 'TP1'}}
+source.context.answer = {1: {}, 2: {'pod': 'b'}}
 print(*labels(3, 1, 2))
 print(*labels(32.9, 1, 2))
 print(*labels(33, 1, 2))
@@ -146,18 +146,16 @@ print(*labels(33, 1, 2))
 source.context.answer = nixl.pmapi.pmErr(-12386)
 print(*labels(34, 2))
 print(*labels(35, 2))
-print(nixl.server_of(source.known_labels[2]), nixl.server_of({}), nixl.server_of({'port': '80'}))
 ";
     assert_eq!(
         python(script),
-        "{1: {'engine': 'a%1B[2J', 'port': '8100', 'rank': 'TP0'}} 1
-{1: {'engine': 'a%1B[2J', 'port': '8100', 'rank': 'TP0'}} 1
-{1: {}, 2: {'rank': 'TP1'}} 2
-{1: {}, 2: {'rank': 'TP1'}} 2
-{1: {}, 2: {'rank': 'TP1'}} 3
-{2: {'rank': 'TP1'}} 4
-{2: {'rank': 'TP1'}} 5
-TP1 None :80
+        "{1: {'pod': 'a%1B[2J', 'port': '8100'}} 1
+{1: {'pod': 'a%1B[2J', 'port': '8100'}} 1
+{1: {}, 2: {'pod': 'b'}} 2
+{1: {}, 2: {'pod': 'b'}} 2
+{1: {}, 2: {'pod': 'b'}} 3
+{2: {'pod': 'b'}} 4
+{2: {'pod': 'b'}} 5
 "
     );
 }
@@ -169,11 +167,11 @@ fn help_explains_columns_and_names_the_manual_page() {
     let said = text(&said);
     for part in [
         "pcp-nixl(1)",
-        "\n  SERVER  engine, role:port and rank",
+        "\n  SERVER  engine, role:port and rank, else the command\n",
         "\n  BW      median bandwidth of single transfers in the last minute, bytes/s\n",
         "\n  TCP%    share of the bytes over TCP in the last minute; ! marks a fallback to TCP\n",
-        "\n  DROP    events that NIXL dropped before they reached the ring\n",
         "\n  FULL    how often the ring was full: telemetry may have been lost\n",
+        "\n  DROP    events that NIXL dropped before they reached the ring\n",
     ] {
         assert!(said.contains(part), "{part:?}: {said}");
     }

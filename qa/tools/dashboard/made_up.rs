@@ -113,6 +113,8 @@ fn html_and_scripts_in_answers_are_shown_as_text() {
         "agent.status",
         "agent.user",
         "agent.mode",
+        "agent.server",
+        "agent.rank",
     ];
     let names = [&names[..], &["control.config_error", "transfer.tx_bytes"]].concat();
     let sem = |name: &str| {
@@ -149,7 +151,7 @@ fn html_and_scripts_in_answers_are_shown_as_text() {
     answers.to("/indom", &[&instances]);
     let label = hostile.replace('"', "\\\\\\\"");
     let labels = format!(
-        "nixl_agent_state{{nixl_agent=\"raw {label}\",engine=\"{label}\",local_rank=\"{label}\",instid=\"3\"}} 1\n"
+        "nixl_agent_state{{nixl_agent=\"raw {label}\",pod=\"{label}\",instid=\"3\"}} 1\n"
     );
     answers.to("/metrics?", &[&labels]);
     let fetched = |second: u32| {
@@ -277,6 +279,8 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
     let names = [
         ("control.version", "discrete", "none"),
         ("agent.status", "instant", "none"),
+        ("agent.server", "discrete", "none"),
+        ("agent.rank", "discrete", "none"),
         ("transfer.tx_bytes", "counter", "byte"),
         ("transfer.tx_requests", "counter", "count"),
         ("agent.tcp_share", "instant", "none"),
@@ -293,10 +297,7 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
         ",",
     );
     answers.to("/indom", &[&format!(r#"{{"instances":[{instances}]}}"#)]);
-    let labels = agents.map(|(id, role, port, rank)| {
-        format!("nixl_agent_state{{engine=\"vllm\",role=\"{role}\",port=\"{port}\",rank=\"{rank}\",instid=\"{id}\"}} 1\n")
-    });
-    answers.to("/metrics?", &[&labels.concat()]);
+    answers.to("/metrics?", &[""]);
     let shares = [0.5, 0.51, 0.004, 1.0];
     let fetched = |second: u32| {
         let metric = |name: &str, value: &dyn Fn(u32) -> String| {
@@ -311,6 +312,13 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
         let values = [
             version.to_owned(),
             metric("agent.status", &|_| "\"live\"".into()),
+            metric("agent.server", &|id| {
+                let (_, role, port, _) = agents[id as usize - 1];
+                format!("\"vllm {role}:{port}\"")
+            }),
+            metric("agent.rank", &|id| {
+                format!("\"{}\"", agents[id as usize - 1].3)
+            }),
             metric("transfer.tx_bytes", &|id| (second * id * 1000).to_string()),
             metric("transfer.tx_requests", &|id| (second * id).to_string()),
             metric("agent.tcp_share", &|id| shares[id as usize - 1].to_string()),

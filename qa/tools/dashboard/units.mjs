@@ -83,31 +83,40 @@ test("agents are sorted in natural order, those without a value last", () => {
     assert.equal(agents[0].name, "a-10", "the argument is not changed");
 });
 
-/** The rows of made-up agents; each has an id, a name, labels, and the rate of its transfers. */
+/** The rows of made-up agents; each has an id, a name, and may have a server, a rank, a command and a rate of its transfers. */
 function rows(...made) {
-    const by = (value) => new Map(made.map((one) => [one.id, value(one)]));
-    const labels = by(({ labels }) => new Map(Object.entries(labels)));
-    const totals = new Map([[metric.STATUS, by(() => "live")], ["nixl.agent.command", by(({ command }) => command)]]);
+    const by = (value) => new Map(made.map((one) => [one.id, value(one)]).filter(([, value]) => value !== undefined));
+    const totals = new Map([
+        [metric.STATUS, by(() => "live")],
+        [metric.SERVER, by(({ server }) => server)],
+        [metric.RANK, by(({ rank }) => rank)],
+        [metric.COMMAND, by(({ command }) => command)],
+    ]);
+    const labels = by(() => new Map([["engine", "other"], ["pod", "pod-1"], ["rank", "other"]]));
     return agents(new Map([[metric.WRITES, by(({ rate }) => rate)]]), totals, by(({ name }) => name), labels);
 }
 
-test("ranks of one server are adjacent, agents without labels last", () => {
-    const vllm = (role, port, rank) => ({ engine: "vllm", role, port, rank });
+test("ranks of one server are adjacent, agents without a server last", () => {
     const all = rows(
-        { id: 1, name: "u1", rate: 1, labels: {} },
-        { id: 2, name: "u2", rate: 9, labels: vllm("prefill", "8100", "TP10") },
-        { id: 3, name: "u3", rate: 1, labels: vllm("decode", "8200", "TP1") },
-        { id: 4, name: "u4", rate: 2, labels: vllm("prefill", "8100", "TP2") },
-        { id: 5, name: "u5", rate: 8, labels: {} },
-        { id: 6, name: "u6", rate: 1, labels: vllm("decode", "8200", "TP0") },
-        { id: 7, name: "u7", rate: 7, labels: { engine: "sglang", local_rank: "3" } },
+        { id: 1, name: "u1", rate: 1 },
+        { id: 2, name: "u2", rate: 9, server: "vllm prefill:8100", rank: "TP10" },
+        { id: 3, name: "u3", rate: 1, server: "vllm decode:8200", rank: "TP1" },
+        { id: 4, name: "u4", rate: 2, server: "vllm prefill:8100", rank: "TP2" },
+        { id: 5, name: "u5", rate: 8 },
+        { id: 6, name: "u6", rate: 1, server: "vllm decode:8200", rank: "TP0" },
+        { id: 7, name: "u7", rate: 7, server: "sglang", rank: "rank 3" },
     );
     const ids = (isDescending) => sorted(all, "server", isDescending).map(({ id }) => id);
     assert.deepEqual(ids(false), [7, 6, 3, 4, 2, 5, 1]);
     assert.deepEqual(ids(true), [2, 4, 3, 6, 7, 5, 1]);
     assert.deepEqual(all.map(({ server }) => server).slice(0, 3), ["", "vllm prefill:8100", "vllm decode:8200"]);
-    assert.equal(all[6].rank, "3", "the local rank without a rank");
-    assert.deepEqual(rows({ id: 1, name: "a", labels: { port: "80" } }).map(({ server }) => server), [":80"]);
+    assert.deepEqual([all[6].rank, all[6].pod], ["rank 3", "pod-1"]);
+    const parts = (server) => rows({ id: 1, name: "a", server }).map(({ engine, role, port }) => [engine, role, port])[0];
+    assert.deepEqual(parts("vllm decode:8200"), ["vllm", "decode", "8200"]);
+    assert.deepEqual(parts("vllm:8200"), ["vllm", "", "8200"]);
+    assert.deepEqual(parts("both"), ["", "both", ""]);
+    assert.deepEqual(parts(":80"), ["", "", "80"]);
+    assert.deepEqual(parts(undefined), ["", "", ""]);
 });
 
 test("a share is in percent, also above 100, and an agent has that of its own", () => {
@@ -117,22 +126,24 @@ test("a share is in percent, also above 100, and an agent has that of its own", 
     assert.deepEqual(found.map(({ tcp }) => tcp), [undefined, 0.98]);
 });
 
-test("a legend has server and rank, or the name if those are not unique", () => {
-    const rank = (rank) => ({ engine: "vllm", role: "decode", port: "8200", rank });
+test("a legend has server and rank, else the command, and the name if that is not unique", () => {
+    const server = "vllm decode:8200";
     const all = rows(
-        { id: 1, name: "u1", labels: rank("TP0") },
-        { id: 2, name: "u2", labels: rank("TP1") },
-        { id: 3, name: "u3", labels: rank("TP1") },
-        { id: 4, name: "u4", labels: {} },
-        { id: 5, name: "u5", labels: { engine: "kvbm" } },
+        { id: 1, name: "u1", server, rank: "TP0" },
+        { id: 2, name: "u2", server, rank: "TP1" },
+        { id: 3, name: "u3", server, rank: "TP1" },
+        { id: 4, name: "u4" },
+        { id: 5, name: "u5", server: "kvbm", command: "python3" },
+        { id: 6, name: "u6", command: "bench" },
+        { id: 7, name: "u7", rank: "rank 3", command: "bench" },
     );
-    const expected = ["vllm decode:8200 TP0", "vllm decode:8200 TP1 u2", "vllm decode:8200 TP1 u3", "u4", "kvbm"];
+    const expected = ["vllm decode:8200 TP0", "vllm decode:8200 TP1 u2", "vllm decode:8200 TP1 u3", "u4", "kvbm", "bench", "rank 3"];
     assert.deepEqual([...titles(all).values()], expected);
 });
 
 test("agents are found by server, rank and command", () => {
-    const labels = { engine: "vllm", role: "decode", port: "8200", rank: "TP0" };
-    const all = rows({ id: 1, name: "uuid", command: "VLLM::Worker_TP0", labels }, { id: 2, name: "other", labels: {} });
+    const server = { server: "vllm decode:8200", rank: "TP0" };
+    const all = rows({ id: 1, name: "uuid", command: "VLLM::Worker_TP0", ...server }, { id: 2, name: "other" });
     for (const text of ["decode", ":8200", "8200 tp0", "vllm::worker"]) {
         assert.deepEqual(filtered(all, text, "").map(({ id }) => id), [1], text);
     }

@@ -12,11 +12,11 @@ fn narrow_lines_drop_last_columns_but_keep_the_chosen() {
     let home = Home::new();
     let path = minutes(&home);
     for (columns, key, head) in [
-        ("79", "full", "XFER/s    P50    P99    BW   ERR  DROP  FULL"),
-        ("78", "bytes", "XFER/s    P50    P99    BW   ERR  DROP"),
+        ("79", "drop", "XFER/s    P50    P99    BW   ERR  FULL  DROP"),
+        ("78", "bytes", "XFER/s    P50    P99    BW   ERR  FULL"),
         ("60", "err", "XFER/s    P50   ERR"),
         ("20", "bytes", "AGENT           STATE"),
-        ("5", "full", "AGENT           FULL"),
+        ("5", "drop", "AGENT           DROP"),
     ] {
         let mut narrow = of_archive(&home, &path, &["-t", "60", "-1", "-k", key]);
         let said = run(narrow.env("COLUMNS", columns));
@@ -58,7 +58,8 @@ fn share_over_tcp_is_marked_above_half() {
             "nixl.agent.state {agent} 1 1
              nixl.transfer.tx_bytes {agent} 0 60000
              nixl.agent.tcp_share {agent} {share} {share}
-             label {agent} engine=vllm role=prefill port=8100 rank=TP10\n"
+             nixl.agent.server {agent} vllm%20prefill:8100 vllm%20prefill:8100
+             nixl.agent.rank {agent} TP10 TP10\n"
         );
     }
     let path = home.path("archive");
@@ -66,7 +67,7 @@ fn share_over_tcp_is_marked_above_half() {
     let said = run(&mut of_archive(&home, &path, &["-t", "60", "-k", "tcp"]));
     let mut lines = said.lines().skip(1).map(str::split_whitespace);
     let head = lines.next().expect("a head").collect::<Vec<_>>().join(" ");
-    assert_eq!(head, "AGENT SERVER STATE TX/s RX/s P99 TCP% DROP FULL");
+    assert_eq!(head, "AGENT SERVER STATE TX/s RX/s P99 TCP% FULL DROP");
     let shares = lines.map(|mut line| {
         let name = line.next().expect("a name").to_owned();
         // Behind the three words of the server, and four columns.

@@ -15,6 +15,8 @@ use std::process::Stdio;
 #[test]
 fn live_pmcd_is_shown_with_and_without_agents() {
     let home = Home::new();
+    // The name of this process is another one after each build.
+    home.set("proc_facts = false");
     let pmcd = Pmcd::start(&home);
     let live = |options: &[&str]| {
         let mut command = pcp(&home, pmcd.tool("pcp"));

@@ -5,16 +5,20 @@
 import * as metric from "./metrics.js";
 import { one, sum } from "./history.js";
 
-/** Returns the server from an agent's labels, for example "vllm decode:8200", or "" without such labels. */
-function server(label) {
-    const port = label.get("port");
-    const place = (label.get("role") ?? "") + (port ? `:${port}` : "");
-    return [label.get("engine"), place].filter((part) => part).join(" ");
+const ROLES = ["prefill", "decode", "both"];
+
+/** Returns engine, role and port of the value of nixl.agent.server, each "" if it is not in the value. */
+function parts(server) {
+    const [before, port = ""] = server.split(":");
+    const words = before.split(" ");
+    const role = ROLES.includes(words.at(-1)) ? words.pop() : "";
+    return { engine: words.join(" "), role, port };
 }
 
-/** Returns the legend text of each agent: server and rank, with the name if they are not unique. */
+/** Returns the legend text of each agent: server and rank, else the command. The name is added if that is not unique, and stands
+ *  alone if there is neither. */
 export function titles(all) {
-    const places = all.map(({ server, rank }) => (server === "" ? "" : `${server} ${rank}`.trim()));
+    const places = all.map(({ server, rank, command }) => `${server} ${rank}`.trim() || command);
     const counts = new Map();
     places.forEach((place) => counts.set(place, (counts.get(place) ?? 0) + 1));
     const title = (place, name) => (place === "" ? name : counts.get(place) === 1 ? place : `${place} ${name}`);
@@ -27,6 +31,7 @@ export function agents(row, totals, names, labels) {
     for (const [id, status] of totals.get(metric.STATUS) ?? []) {
         const label = labels.get(id) ?? new Map();
         const text = (name) => totals.get(name)?.get(id);
+        const server = String(text(metric.SERVER) ?? "");
         const name = names.get(id) ?? `#${id}`;
         const capacity = one(totals, metric.CAPACITY, id);
         const highwater = one(totals, metric.HIGHWATER, id);
@@ -35,16 +40,14 @@ export function agents(row, totals, names, labels) {
             name,
             raw: label.get("nixl_agent") ?? name,
             status: String(status),
-            engine: label.get("engine") ?? "",
-            role: label.get("role") ?? "",
-            port: label.get("port") ?? "",
+            ...parts(server),
             pod: label.get("pod") ?? "",
-            server: server(label),
-            rank: label.get("rank") || (label.get("local_rank") ?? ""),
+            server,
+            rank: String(text(metric.RANK) ?? ""),
             user: String(text("nixl.agent.user") ?? ""),
             mode: String(text("nixl.agent.mode") ?? ""),
             pid: text("nixl.agent.pid"),
-            command: String(text("nixl.agent.command") ?? ""),
+            command: String(text(metric.COMMAND) ?? ""),
             idle: text("nixl.agent.idle_time"),
             sent: one(row, metric.SENT, id),
             received: one(row, metric.RECEIVED, id),

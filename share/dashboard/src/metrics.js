@@ -3,6 +3,9 @@
 // Names of the metrics that the page shows.
 
 export const STATUS = "nixl.agent.status";
+export const SERVER = "nixl.agent.server";
+export const RANK = "nixl.agent.rank";
+export const COMMAND = "nixl.agent.command";
 export const SENT = "nixl.transfer.tx_bytes";
 export const RECEIVED = "nixl.transfer.rx_bytes";
 export const WRITES = "nixl.transfer.tx_requests";
@@ -44,7 +47,9 @@ export const ALL = [
     "nixl.agent.mode",
     "nixl.agent.user",
     "nixl.agent.pid",
-    "nixl.agent.command",
+    COMMAND,
+    SERVER,
+    RANK,
     "nixl.agent.idle_time",
     ...DRAWN,
     HIGHWATER,

@@ -11,7 +11,7 @@ const plain = (value) => (value === undefined || value === "" ? "–" : String(v
 
 const COLUMNS = [
     { key: "name", label: "Agent" },
-    { key: "server", label: "Server", write: plain, about: "engine, role and HTTP port of the server, from the agent's labels" },
+    { key: "server", label: "Server", about: "engine, role and HTTP port of the server, else the command of the process" },
     { key: "rank", label: "Rank", write: plain },
     { key: "status", label: "State" },
     { key: "user", label: "User", write: plain },
@@ -123,6 +123,7 @@ export class Table {
             }
         });
         setName(row.querySelector(".name bdi"), agent.name);
+        setText(row.querySelector(".server"), plain(agent.server || (agent.rank ? "" : agent.command)));
         setName(row.querySelector(".raw"), agent.raw === agent.name ? "" : agent.raw);
         row.children[0].title = agent.pid === undefined ? "" : `process ${agent.pid}  ${agent.command}`.trim();
         row.dataset.status = agent.status;
