@@ -24,12 +24,13 @@ const RULES: &str = "share/prometheus/nixl.rules.yml";
 /// Agents with values for each panel of a dashboard: errors, memory, and transfers of many sizes and times.
 const BUSY: &str = "--rate 100 --vary --errors 50 --register 1048576";
 
-/// Two agents whose processes move bytes by TCP.
+/// Two agents whose processes move bytes by TCP. The first one has the title of a rank of vLLM.
 fn agents(home: &Home) -> [Sample; 2] {
-    ["agent-A", "agent-B"].map(|name| {
+    [("agent-A", Some("VLLM::Worker_TP0")), ("agent-B", None)].map(|(name, title)| {
         let mut by_tcp = Command::new("/usr/bin/python3");
         by_tcp.arg(project("qa/tools/grafana/by_tcp.py"));
         by_tcp.arg(home.path(name)).arg(example("producer"));
+        by_tcp.envs(title.map(|title| ("TITLE", title)));
         Sample::start_as(by_tcp, &home.rings(), name, BUSY)
     })
 }
@@ -148,17 +149,30 @@ fn heat_map_rows_follow_the_configured_bounds() {
 fn dashboards_use_the_same_existing_metrics() {
     let mut all = Vec::new();
     for file in [VECTOR, VALKEY] {
-        let targets = targets(file);
-        let table = |target: &&Value| target["format"] != "metrics_table";
-        let expressions = targets.iter().filter(table);
-        let expressions = expressions.map(|target| string(target, "expr"));
-        let names: Vec<_> = expressions.flat_map(names_in).map(str::to_owned).collect();
-        for name in &names {
+        // Prometheus has no strings, so it has no tables of them.
+        let (tables, others): (Vec<_>, Vec<_>) = panels(file)
+            .into_iter()
+            .partition(|panel| panel["type"] == "table");
+        assert_eq!(tables.len(), 1, "{file}");
+        let names = |panels: &[Value]| -> Vec<String> {
+            let targets = panels.iter().flat_map(|panel| list(&panel["targets"]));
+            let names = targets.flat_map(|target| names_in(string(target, "expr")));
+            names.map(str::to_owned).collect()
+        };
+        let in_table = names(&tables);
+        assert_eq!(in_table[..2], ["nixl.agent.server", "nixl.agent.rank"]);
+        let others = names(&others);
+        for name in in_table.iter().chain(&others) {
             assert!(is_metric(name), "{file}: {name}");
         }
-        all.push(names);
+        all.push(others);
     }
-    let scraped: Vec<_> = targets(PROMETHEUS)
+    // Only Prometheus has labels to group by.
+    let (by_title, scraped): (Vec<_>, Vec<_>) = targets(PROMETHEUS)
+        .into_iter()
+        .partition(|target| string(target, "expr").starts_with("max by (title)"));
+    assert_eq!(by_title.len(), 1);
+    let scraped: Vec<_> = scraped
         .iter()
         .flat_map(|target| names_in_promql(string(target, "expr")))
         .collect();
@@ -362,6 +376,27 @@ fn missing_in(proxy: &Pmproxy) -> Option<String> {
         let expression = string(&target, "expr").replace("$host", &host);
         if soon(|| has_rate(&expression)).is_none() {
             return Some(expression);
+        }
+    }
+    // The table finds server and rank by the name of the agent.
+    for (metric, expected) in [("server", "vllm"), ("rank", "TP0")] {
+        let has_text = || {
+            let expression = format!("nixl.agent.{metric}{{hostname == \"{host}\"}}");
+            let series = ask("query", &[("expr", &expression)])?;
+            let series = series[0].as_str()?;
+            let instances = ask("instances", &[("series", series)])?;
+            let agent = list(&instances)
+                .iter()
+                .find(|one| one["name"] == "agent-A")?;
+            let last = [("series", series), ("samples", "1")];
+            let values = ask("values", &last)?;
+            let mut values = list(&values).iter();
+            values
+                .any(|value| value["instance"] == agent["instance"] && value["value"] == expected)
+                .then_some(())
+        };
+        if soon(has_text).is_none() {
+            return Some(format!("{metric} {expected}"));
         }
     }
     for (expression, bounds) in heat_maps(VALKEY) {

@@ -150,9 +150,8 @@ fn html_and_scripts_in_answers_are_shown_as_text() {
     let instances = format!(r#"{{"instances":[{{"instance":3,"name":{text}}}]}}"#);
     answers.to("/indom", &[&instances]);
     let label = hostile.replace('"', "\\\\\\\"");
-    let labels = format!(
-        "nixl_agent_state{{nixl_agent=\"raw {label}\",pod=\"{label}\",instid=\"3\"}} 1\n"
-    );
+    let labels =
+        format!("nixl_agent_state{{nixl_agent=\"raw {label}\",pod=\"{label}\",instid=\"3\"}} 1\n");
     answers.to("/metrics?", &[&labels]);
     let fetched = |second: u32| {
         let values = all(&|name| match name {

@@ -3,7 +3,7 @@
 """by_tcp.py DIRECTORY PROGRAM ARGUMENT...: runs a program as a process that uses NIXL and moves bytes by TCP, for pmdanixl.
 
 The program gets libraries with the names of NIXL's, from the new directory, and a connection. A child of this process sends on that connection, until the
-program ends. pmdanixl counts an inherited connection for the process that uses NIXL.
+program ends. pmdanixl counts an inherited connection for the process that uses NIXL. The variable TITLE is the title of the process.
 """
 import ctypes
 import os
@@ -48,7 +48,7 @@ def main():
     for copy in libraries:
         shutil.copy(library(), copy)
     os.environ["LD_PRELOAD"] = ":".join(libraries)
-    os.execv(program, sys.argv[2:])
+    os.execv(program, [os.environ.get("TITLE", program), *sys.argv[3:]])
 
 
 main()

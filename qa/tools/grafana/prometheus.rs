@@ -7,9 +7,13 @@ use crate::support::kill::while_stopped;
 use crate::support::pmproxy::{Local, Pmproxy};
 use crate::support::rule::lose_and_leave;
 use crate::support::share::text_of;
-use crate::support::{Home, Pmcd, project, run, wait_for};
+use crate::support::titled::Titled;
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, Pmcd, project, run, soon, wait_for};
+use nix::unistd::Uid;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::process::Command;
 
 const CASES: &str = "qa/prometheus/rules.yml";
@@ -58,7 +62,10 @@ fn prometheus_has_values_for_every_panel() {
         Some(string(&result.first()?["metric"], "hostname").to_owned())
     });
     let as_grafana_asks = |expression: &str| {
-        let expression = expression.replace("$host", &host);
+        let mut expression = expression.replace("$host", &host);
+        for label in ["$engine", "$role", "$rank"] {
+            expression = expression.replace(label, ".*");
+        }
         let expression = expression.replace("$agent", "agent-A|agent-B");
         expression.replace("$__rate_interval", "10s")
     };
@@ -85,6 +92,173 @@ fn prometheus_has_values_for_every_panel() {
             "{found:?}"
         );
     }
+}
+
+#[test]
+fn title_is_server_and_rank_or_the_name() {
+    let titles = [
+        (
+            "role=\"decode\",port=\"8200\",rank=\"TP0\",local_rank=\"0\"",
+            "vllm decode:8200 TP0",
+        ),
+        ("port=\"8200\",local_rank=\"3\"", "vllm:8200 rank 3"),
+        ("rank=\"TP1\"", "vllm TP1"),
+        ("role=\"prefill\"", "vllm prefill uuid-3"),
+        ("engine=\"\",local_rank=\"1\"", "rank 1"),
+        ("engine=\"\"", "uuid-5"),
+    ];
+    let targets = targets(PROMETHEUS);
+    let mut expressions = targets.iter().map(|target| string(target, "expr"));
+    let state = expressions.find(|expression| expression.contains("(nixl_agent_state{"));
+    let mut expression = state.expect("a panel").replace("$host", "node1");
+    for label in ["$engine", "$role", "$rank", "$agent"] {
+        expression = expression.replace(label, ".*");
+    }
+    let mut series = String::new();
+    let mut samples = String::new();
+    for (at, (labels, title)) in titles.iter().enumerate() {
+        let engine = if labels.contains("engine") {
+            ""
+        } else {
+            "engine=\"vllm\","
+        };
+        write!(
+            series,
+            "\n  - {{series: 'nixl_agent_state{{hostname=\"node1\",instname=\"uuid-{at}\",{engine}{labels}}}', values: '1'}}"
+        )
+        .expect("a string");
+        write!(
+            samples,
+            "\n    - {{labels: '{{title=\"{title}\"}}', value: 1}}"
+        )
+        .expect("a string");
+    }
+    let home = Home::new();
+    let cases = home.path("titles.yml");
+    let text = format!(
+        "tests:\n- input_series:{series}\n  promql_expr_test:\n  - expr: 'sum by (title) ({expression})'\n    exp_samples:{samples}\n"
+    );
+    std::fs::write(&cases, text).expect("written");
+    run(Command::new("promtool").args(["test", "rules"]).arg(cases));
+}
+
+/// Legend of a row of an answer, as Grafana writes it.
+fn legend(format: &str, row: &Value) -> String {
+    let mut parts = format.split("{{");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (label, rest) = part.split_once("}}").expect("a label");
+        text += row["metric"][label].as_str().unwrap_or_default();
+        text += rest;
+    }
+    text
+}
+
+#[test]
+#[ignore = "needs Prometheus, and waits for scrapes"]
+fn prometheus_legends_have_server_and_rank_or_the_name() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let _agents = agents(&home);
+    let servers = [
+        ("8200", "kv_consumer"),
+        ("8201", "kv_consumer"),
+        ("8100", ""),
+    ];
+    let _servers = servers.map(|(port, role)| {
+        let rings = [0, 1].map(|rank| home.ring(format!("4fa1c2de-{port}{rank}")));
+        for ring in &rings {
+            RingWriter::create(ring, Layout::V4, 4096).expect("a ring");
+        }
+        let transfer = format!(r#"{{"kv_connector": "NixlConnector", "kv_role": "{role}"}}"#);
+        let arguments = [
+            "serve",
+            "m",
+            "--port",
+            port,
+            "--kv-transfer-config",
+            &transfer,
+        ];
+        let uid = Uid::current().as_raw();
+        Titled::start(
+            &home.path("."),
+            &arguments,
+            &[("PAUSE", "0.05")],
+            &rings,
+            uid,
+        )
+    });
+    let proxy = Pmproxy::start(&home, &pmcd);
+    let server = Local::prometheus(&home, &proxy);
+    let all = |expression: &str, interval: &str| {
+        let expression = expression.replace("hostname=\"$host\"", "hostname!=\"\"");
+        let mut expression = expression.replace("${__range_s}", "60");
+        for label in ["$engine", "$role", "$rank", "$agent"] {
+            expression = expression.replace(label, ".*");
+        }
+        expression.replace("$__rate_interval", interval)
+    };
+    let rows = |expression: &str| {
+        let answer = server.json("/api/v1/query", &[("query", expression)])?;
+        assert_eq!(answer["status"], "success", "{expression}: {answer}");
+        Some(list(&answer["data"]["result"]).to_vec())
+    };
+    let becomes = |part: &str, expected: &[&str]| {
+        let targets = targets(PROMETHEUS);
+        let has_part = |target: &&Value| string(target, "expr").contains(part);
+        let target = targets.iter().find(has_part).expect(part);
+        let expression = all(string(target, "expr"), "10s");
+        let mut found = Vec::new();
+        let is_found = || {
+            let rows = rows(&expression)?.into_iter();
+            found = rows
+                .map(|row| legend(string(target, "legendFormat"), &row))
+                .collect();
+            found.sort();
+            (found == expected).then_some(())
+        };
+        assert!(soon(is_found).is_some(), "{expression}: {found:?}");
+    };
+    let each = [
+        "agent-B",
+        "vllm TP0",
+        "vllm decode:8200 TP0",
+        "vllm decode:8200 TP1",
+        "vllm decode:8201 TP0",
+        "vllm decode:8201 TP1",
+        "vllm:8100 TP0",
+        "vllm:8100 TP1",
+    ];
+    becomes("rate(nixl_transfer_tx_bytes", &each);
+    becomes(
+        "max by (title)",
+        &[
+            "agent-B",
+            "vllm TP0",
+            "vllm TP1",
+            "vllm decode TP0",
+            "vllm decode TP1",
+        ],
+    );
+    becomes(
+        "nixl_agent_peer_tcp_tx_bytes",
+        &["agent-B 127.0.0.1 sent", "vllm TP0 127.0.0.1 sent"],
+    );
+    // The list of agents shows the title, and selects by the name.
+    let dashboard: Value = serde_json::from_str(&text_of(PROMETHEUS)).expect("JSON");
+    let mut variables = list(&dashboard["templating"]["list"]).iter();
+    let variable = variables.find(|one| one["name"] == "agent").expect("there");
+    let query = string(variable, "query").strip_prefix("query_result(");
+    let query = query.and_then(|query| query.strip_suffix(')'));
+    let rows = rows(&all(query.expect("an expression"), "10s")).expect("an answer");
+    let named = rows.iter().map(|row| {
+        let label = |label| string(&row["metric"], label).to_owned();
+        (label("title"), label("nixl_agent"))
+    });
+    let named: BTreeMap<_, _> = named.collect();
+    assert!(named.keys().eq(each), "{named:?}");
+    assert_eq!(named["vllm decode:8200 TP1"], "4fa1c2de-82001");
+    assert_eq!(named["agent-B"], "agent-B");
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn servers(home: &Home) -> PathBuf {
         line(format!("nixl.agent.server {name} {server} {server}"));
         line(format!("nixl.agent.rank {name} {rank} {rank}"));
         // Only the pod of the labels is shown.
-        line(format!("label {name} engine=other pod=pod-{uuid} rank=other"));
+        line(format!("label {name} engine=other pod=pod-1 rank=other"));
     }
     let path = home.path("servers");
     archive(&path, 60, &table);
@@ -88,7 +88,7 @@ fn json_has_server_rank_and_command_of_each_agent() {
             text("vllm"),
             text("decode"),
             text("8200"),
-            text("pod-4fa1"),
+            text("pod-1"),
             text("TP0"),
             command.clone()
         ]
@@ -97,12 +97,12 @@ fn json_has_server_rank_and_command_of_each_agent() {
         text("sglang"),
         none.clone(),
         none.clone(),
-        text("pod-e09b"),
+        text("pod-1"),
         text("rank 3"),
         command.clone(),
     ];
     assert_eq!(local, of_local);
-    let of_unknown = [&none, &none, &none, &text("pod-9a53"), &none, &command];
+    let of_unknown = [&none, &none, &none, &text("pod-1"), &none, &command];
     assert_eq!(unknown.each_ref(), of_unknown);
     // Archives of versions without the labels and the metrics.
     assert_eq!(fields(&minutes(&home), 0), [const { Value::Null }; 6]);
