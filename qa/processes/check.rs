@@ -17,6 +17,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 const NOBODY: u32 = 65_534;
+/// Package of the newest NIXL. `pip install --target` has any directory in place of `site-packages`.
+const NEW: Option<(&str, &str)> = Some(("site-packages", "1.5.1"));
 /// What is known of a process that uses NIXL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Known {
@@ -32,11 +34,12 @@ struct Known {
     agents: u64,
 }
 
-/// Files that NIXL maps: libnixl of a Python package of a version, if it has one, and these backends.
-fn libraries(home: &Home, version: Option<&str>, backends: &[&str]) -> Vec<PathBuf> {
-    let directory = match version {
-        Some(version) => {
-            let packages = home.path(&format!("{version}/site-packages"));
+/// Files that NIXL maps: libnixl of a Python package, if it is in one, and these backends. The package is given by the
+/// directory of all packages and its version.
+fn libraries(home: &Home, package: Option<(&str, &str)>, backends: &[&str]) -> Vec<PathBuf> {
+    let directory = match package {
+        Some((packages, version)) => {
+            let packages = home.path(packages);
             fs::create_dir_all(packages.join(format!("nixl_cu12-{version}.dist-info")))
                 .expect("made");
             packages.join(".nixl_cu12.mesonpy.libs")
@@ -156,8 +159,8 @@ fn check_and_daemon_say_the_same_of_each_process() {
     run(Command::new("sh").args(["-ec", device]));
     let home = Home::new();
     open_to_all(home.dir(), 0o755);
-    let new = libraries(&home, Some("1.5.1"), &["UCX"]);
-    let old = libraries(&home, Some("0.10.1"), &["POSIX", "UCX"]);
+    let new = libraries(&home, NEW, &["UCX"]);
+    let old = libraries(&home, Some(("target", "0.10.1")), &["POSIX", "UCX"]);
     let unknown = libraries(&home, None, &["GDS"]);
     let start = |uid: u32, files: &[PathBuf]| {
         let mut process = Process::with_files(&[], files);
@@ -235,7 +238,7 @@ fn check_examines_all_others_beside_a_process_that_blocks() {
     }
     let home = Home::new();
     open_to_all(home.dir(), 0o755);
-    let library = libraries(&home, Some("1.5.1"), &["UCX"]);
+    let library = libraries(&home, NEW, &["UCX"]);
     let mut silent = Process::with_files(&[], &library);
     silent.run(&format!("become({VICTIM})"));
     let _blocks = stall(&home, &library, 1, None, 1);
