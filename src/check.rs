@@ -5,6 +5,7 @@
 use crate::base::file::FileId;
 use crate::base::text;
 use crate::check::output::Output;
+use crate::check::rdma::RdmaHost;
 use crate::check::seen::Seen;
 use crate::collector::descriptors::{Descriptors, own_limit};
 use crate::config::pcpconf::PcpConf;
@@ -32,7 +33,9 @@ use std::time::{Duration, Instant};
 mod advice;
 mod daemon;
 mod file;
+mod net_devices;
 mod output;
+mod rdma;
 mod seen;
 mod silent;
 mod tmpfs;
@@ -155,7 +158,7 @@ pub fn run(
         );
         summary.problem(out, problem)?;
     }
-    let host = transport::rdma_devices_of_host();
+    let host = RdmaHost::read();
     match rights::enter(config, own, || ()) {
         Ok(user) => writeln!(out, "as user: {user}")?,
         Err(err) => summary.problem(out, err)?,
@@ -182,7 +185,7 @@ pub fn run(
         _ => {}
     }
     summary.silent = silent::report(&summary, &directories, out)?;
-    transport::report(&summary, config, &host, out)?;
+    summary.problems += transport::report(&summary, config, &host, out)?;
     let stores = (!config.multiproc_dir.is_empty()).then_some(summary.stores);
     let silent = Some(summary.silent).filter(|&count| count > 0);
     let counts = [

@@ -2,9 +2,10 @@
 
 //! `--check`: what keeps a process that uses NIXL from RDMA, and the PMDA from seeing what it transfers by TCP.
 
-use crate::check::{Summary, WARNING, as_root};
+use crate::check::rdma::RdmaHost;
+use crate::check::{Line, Severity, Summary, as_root, net_devices};
 use crate::config::Config;
-use crate::observer::examination::{NixlExamination, UCX_TLS};
+use crate::observer::examination::{NixlExamination, UCX_NET_DEVICES, UCX_TLS};
 use crate::procfs::process_scan::NixlProcess;
 use nix::errno::Errno;
 use std::fs;
@@ -13,17 +14,21 @@ use std::io::{self, Write};
 /// Parts of UCX_TLS that let UCX use RDMA (`ucx_info -d`).
 const RDMA_TRANSPORTS: [&str; 6] = ["all", "ib", "rc", "ud", "dc", "srd"];
 
-/// Prints what is known of the transports of all processes that use NIXL, with warnings. `host` are the RDMA devices of
-/// this host.
+/// Number of active RDMA ports from which on SGLang is said to need UCX_NET_DEVICES.
+const SEVERAL: usize = 2;
+
+/// Prints what is known of the transports of all processes that use NIXL, with what is wrong. Returns the number of
+/// problems.
 ///
 /// # Errors
 /// If the output cannot be written.
 pub fn report(
     summary: &Summary,
     config: &Config,
-    host: &[String],
+    host: &RdmaHost,
     out: &mut dyn Write,
-) -> io::Result<()> {
+) -> io::Result<usize> {
+    let mut problems = 0;
     let off = match (config.proc_facts, config.transport) {
         (false, _) => Some("proc_facts = false"),
         (true, false) => Some("transport = false"),
@@ -41,7 +46,7 @@ pub fn report(
             .owners
             .as_ref()
             .is_some_and(|owners| !owners.contains(&info.uid));
-        let of_host = match (process.devices, host.len()) {
+        let of_host = match (process.devices, host.devices.len()) {
             (_, 0) => ", the host has no RDMA device".to_owned(),
             (Ok(devices), count) => format!(", {devices} of {count} RDMA devices open"),
             (Err(_), _) => String::new(),
@@ -61,19 +66,16 @@ pub fn report(
         )?;
         let is_read = off.is_none() && !is_excluded;
         let errno = process.devices.err().filter(|_| is_read);
-        let unreadable = errno.map(|errno| unreadable(Errno::from_raw(errno)));
-        let without_rdma = match process.devices {
-            Ok(0) if !host.is_empty() => without_rdma(process, host),
-            _ => Vec::new(),
-        };
-        for warning in unreadable.into_iter().chain(without_rdma) {
-            writeln!(out, "    {WARNING}{warning}")?;
+        let unreadable = errno.map(|errno| warning(unreadable(Errno::from_raw(errno))));
+        for Line { severity, text } in unreadable.into_iter().chain(faults(process, host)) {
+            problems += usize::from(severity == Severity::Problem);
+            writeln!(out, "    {}{text}", severity.prefix())?;
         }
     }
     if let Some(off) = off {
         writeln!(out, "note: {off}: what they transfer by TCP is not read")?;
     }
-    Ok(())
+    Ok(problems)
 }
 
 /// Returns why the sockets of a process cannot be read, and what to do.
@@ -101,44 +103,71 @@ fn unreadable(errno: Errno) -> String {
     )
 }
 
-/// Returns what can keep a process from RDMA that has no RDMA device open.
-fn without_rdma(process: &NixlExamination, host: &[String]) -> Vec<String> {
-    let devices = host.join(", ");
-    let mut found = Vec::new();
-    let environ = process.environment.as_ref();
-    let listed = environ.and_then(|(_, environ)| environ.get(UCX_TLS));
-    if let Some(listed) = listed.filter(|listed| !allows_rdma(listed)) {
-        found.push(format!(
-            "UCX_TLS is {listed:?}, which leaves out RDMA ({devices}): unset it, or add rc"
-        ));
-    }
-    if process.lacks_infiniband {
-        found.push(format!(
-            "/dev/infiniband is not in its container, so that it cannot use {devices}: give the container the devices"
-        ));
-    }
-    if let Some(limit) = process.memlock_limit {
-        found.push(format!(
-            "its limit of locked memory (ulimit -l) is {limit} bytes, and RDMA locks all registered memory: set it to unlimited"
-        ));
-    }
-    if found.is_empty() {
-        found.push(format!(
-            "no RDMA device ({devices}) is open: NIXL transfers over TCP or shared memory; see the log of the application with UCX_LOG_LEVEL=info"
-        ));
-    }
-    found
+fn warning(text: String) -> Line {
+    let severity = Severity::Warning;
+    Line { severity, text }
 }
 
-/// Returns the names of the RDMA devices of this host.
-pub fn rdma_devices_of_host() -> Vec<String> {
-    let names = fs::read_dir("/sys/class/infiniband").into_iter().flatten();
-    let names = names
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut names = Vec::from_iter(names);
-    names.sort_unstable();
-    names
+/// Returns what keeps a process from RDMA, or may.
+///
+/// An open RDMA device does not show that UCX uses it: NCCL opens all of them.
+fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
+    let devices = host.devices.join(", ");
+    let has_open = process.devices.is_ok_and(|count| count > 0);
+    // Devices that are only in another network namespace are not in /sys.
+    let sees_host = !(host.is_exclusive && process.is_in_other_network);
+    let backends = &process.found.libraries.backends;
+    let uses_ucx = backends.iter().any(|name| name.starts_with("UCX"));
+    let environ = process.environment.as_ref().filter(|_| uses_ucx);
+    let variable = |name| environ.and_then(|(_, environ)| environ.get(name));
+    let transports = variable(UCX_TLS);
+    let allows_rdma = transports.is_none_or(allows_rdma);
+    let mut found = Vec::new();
+    if let Some(listed) = transports.filter(|_| !allows_rdma && !host.devices.is_empty()) {
+        let of_others = match has_open {
+            true => "; its open RDMA devices are those of another library, such as NCCL",
+            false => "",
+        };
+        found.push(warning(format!(
+            "UCX_TLS is {listed:?}, which leaves out RDMA ({devices}): unset it, or add rc{of_others}"
+        )));
+    }
+    let named = variable(UCX_NET_DEVICES);
+    if let Some(named) = named.filter(|_| sees_host) {
+        found.extend(net_devices::faults(named, &process.interfaces, host));
+    }
+    if host.devices.is_empty() {
+        return found;
+    }
+    if process.lacks_infiniband && !has_open {
+        found.push(warning(format!(
+            "/dev/infiniband is not in its container, so that it cannot use {devices}: give the container the devices"
+        )));
+    }
+    if let Some(limit) = process.memlock_limit {
+        found.push(warning(format!(
+            "its limit of locked memory (ulimit -l) is {limit} bytes, and RDMA locks all registered memory: set it to unlimited"
+        )));
+    }
+    if found.is_empty() && process.devices == Ok(0) {
+        found.push(warning(format!(
+            "no RDMA device ({devices}) is open: NIXL transfers over TCP or shared memory; see the log of the application with UCX_LOG_LEVEL=info"
+        )));
+    }
+    let active = host.active();
+    let is_sglang = process.engine.as_deref() == Some("sglang");
+    let is_open = environ.is_some() && named.is_none() && allows_rdma && sees_host;
+    if is_sglang && is_open && active.len() >= SEVERAL {
+        found.push(Line {
+            severity: Severity::Info,
+            text: format!(
+                "note: {UCX_NET_DEVICES} is not set on a host with {} active RDMA ports, and each transfer of SGLang to another host may wait until its timeout of 300 s (sglang#28737): if it does, set {UCX_NET_DEVICES} to a port, such as {}, for all servers",
+                active.len(),
+                active[0]
+            ),
+        });
+    }
+    found
 }
 
 /// True if a value of UCX_TLS lets UCX use RDMA: a list of transports, or with `^` first a list of excluded ones.

@@ -8,6 +8,7 @@ use crate::observer::protocol::{Found, Reply};
 use crate::observer::{sockets, version};
 use crate::procfs::ancestors;
 use crate::procfs::facts::command::{CommandLine, MAX_CMDLINE};
+use crate::procfs::facts::engine;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
 use crate::procfs::process::{ProcessId, own_namespace};
@@ -23,8 +24,12 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Variable of UCX that is read.
+/// Variables of UCX that are read: transports and network devices.
 pub const UCX_TLS: &str = "UCX_TLS";
+/// See [`UCX_TLS`].
+pub const UCX_NET_DEVICES: &str = "UCX_NET_DEVICES";
+/// Limit of what is read of /proc/PID/net/dev, in bytes: about 8,000 interfaces.
+const MAX_INTERFACES: u64 = 1 << 20;
 /// Capability with which RLIMIT_MEMLOCK does not matter: CAP_IPC_LOCK of linux/capability.h.
 const IPC_LOCK: u64 = 1 << 14;
 /// Limit of what is read of /proc/PID/fdinfo/FD, in bytes. The lock is in one of its first lines.
@@ -85,12 +90,18 @@ pub struct NixlExamination {
     pub version: Option<String>,
     /// Process title or program name, without arguments.
     pub command: String,
+    /// Engine that it is part of, such as `vllm` ([`engine::of`]).
+    pub engine: Option<String>,
     /// Environment of the process or of its nearest ancestor with a readable one, and the process id of that process.
     pub environment: Option<(u32, Environ)>,
     /// The directories of [`telemetry::directories`] in that environment, as far as the process has them.
     pub directories: [Option<FileId>; 2],
     /// True if the process is in another mount namespace than this one.
     pub is_in_other_namespace: bool,
+    /// True if the process is in another network namespace than this one.
+    pub is_in_other_network: bool,
+    /// Names of the interfaces of its network namespace. Empty: they cannot be read.
+    pub interfaces: Vec<String>,
     /// Number of RDMA devices that it has open, or the errno why its sockets cannot be read.
     pub devices: Result<usize, i32>,
     /// True if its root directory has no /dev/infiniband.
@@ -146,7 +157,9 @@ impl NixlExamination {
     ) -> Result<Self, ReadError> {
         let directory = ProcessDir::of(found.info.id)?.allowed_by(may_read)?;
         let line = directory.read("cmdline", MAX_CMDLINE)?;
-        let command = match CommandLine::parse(&line).and_then(|line| line.shown()) {
+        let line = CommandLine::parse(&line);
+        let engine = line.as_ref().and_then(engine::of).map(str::to_owned);
+        let command = match line.and_then(|line| line.shown()) {
             Some(command) => command,
             None => {
                 // The command line is empty, because the process has overwritten it.
@@ -154,7 +167,7 @@ impl NixlExamination {
                 text::printable(OsStr::from_bytes(comm.trim_ascii_end()))
             }
         };
-        let names = [&telemetry::NAMES[..], &[UCX_TLS]].concat();
+        let names = [&telemetry::NAMES[..], &[UCX_TLS, UCX_NET_DEVICES]].concat();
         let own = Environ::of(&directory, &names).ok();
         let own = own.map(|environ| (found.info.id.pid, environ));
         let environment = own.or_else(|| {
@@ -166,7 +179,8 @@ impl NixlExamination {
         let named = environment.as_ref();
         let named = named.map_or([None; 2], |(_, environ)| telemetry::directories(environ));
         let library = found.libraries.core.as_deref();
-        let [its, ours] = [directory.namespace("mnt"), own_namespace("mnt")].map(Result::ok);
+        let is_other = |kind| directory.namespace(kind).ok() != own_namespace(kind).ok();
+        let interfaces = directory.read("net/dev", MAX_INTERFACES);
         // One socket shows whether they can be read.
         let files = sockets::read(&directory, usize::from(may_copy));
         let infiniband = directory.metadata("root/dev/infiniband");
@@ -174,9 +188,12 @@ impl NixlExamination {
             version: library.and_then(|library| version::of_library(&directory, library.as_ref())),
             found: found.clone(),
             command,
+            engine,
             directories: named.map(|path| file_id(&directory, Path::new(path?)).ok()),
             environment,
-            is_in_other_namespace: its != ours,
+            is_in_other_namespace: is_other("mnt"),
+            is_in_other_network: is_other("net"),
+            interfaces: interfaces_of(&String::from_utf8_lossy(&interfaces.unwrap_or_default())),
             devices: { files.map(|files| files.rdma_devices) }
                 .map_err(|err| err.raw_os_error().unwrap_or(libc::EIO)),
             lacks_infiniband: infiniband.is_err_and(|err| err.kind() == ErrorKind::NotFound),
@@ -249,6 +266,14 @@ fn limit<T: std::str::FromStr>(limits: &str, name: &str) -> Option<T> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// Returns the names in /proc/PID/net/dev.
+fn interfaces_of(table: &str) -> Vec<String> {
+    // Two lines are the heads of the columns.
+    let lines = table.lines().skip(2);
+    let names = lines.filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
+    names.collect()
+}
+
 /// True if /proc/PID/status has CAP_IPC_LOCK among the effective capabilities.
 fn may_lock_memory(status: &str) -> bool {
     let mut lines = status.lines();
@@ -275,5 +300,15 @@ mod tests {
         assert!(may_lock_memory("Name:\tx\nCapEff:\t000001ffffffffff\n"));
         assert!(!may_lock_memory("Name:\tx\nCapEff:\t0000000010080002\n"));
         assert!(!may_lock_memory(""));
+    }
+
+    #[test]
+    fn interfaces_are_read_from_the_table_of_the_kernel() {
+        let table = "Inter-|   Receive                     |  Transmit\n \
+            face |bytes    packets errs drop compressed|bytes\n\
+            \x20   lo: 30812354   24019    0    0         0        0\n\
+            ens1f0np0:     0       0    0    0         0        0\n";
+        assert_eq!(interfaces_of(table), ["lo", "ens1f0np0"]);
+        assert!(interfaces_of("").is_empty());
     }
 }

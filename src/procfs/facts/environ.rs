@@ -15,7 +15,7 @@ use std::io::{self, Read};
 /// Limit of an environment, in bytes. The variables beyond it are not read.
 const MAX_ENVIRON: usize = 1 << 20;
 /// Limit of a value, in bytes. A longer value is cut.
-const MAX_VALUE: usize = 800;
+pub const MAX_VALUE: usize = 800;
 
 /// Values of requested environment variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
