@@ -43,6 +43,11 @@ pub struct TransportProcess {
     pub agents: u32,
     /// Traffic of its connections. `None`: it was never read.
     pub traffic: Option<Traffic>,
+    /// Share of the bytes of its agents that went over TCP. `None`: it has no counted agents, or was not read in the
+    /// last minute.
+    share: Option<Share>,
+    /// Instance names of the agents that the share is of.
+    share_of: Vec<String>,
     /// What was read last, and when. `None`: nothing was read in the last minute.
     reading: Option<(SocketReading, Instant)>,
     /// Reason why it could not be read.
@@ -79,6 +84,38 @@ impl TransportProcess {
     pub fn instance_name(&self) -> String {
         name::process_name(self.found.info.id.pid, &self.found.info.command)
     }
+
+    /// Returns the share of the bytes of all its agents that went over TCP in the last minute. `None`: it is not known,
+    /// or there were few bytes.
+    #[must_use]
+    pub fn tcp_share(&self) -> Option<f64> {
+        self.share.as_ref()?.value()
+    }
+
+    /// Adds what the agents of the process have transferred so far to its share. The share begins again if they are
+    /// other agents than at the last reading, or if bytes by TCP were lost since.
+    fn update_share(&mut self, agents: AgentSum, now: Instant) {
+        let is_counted = !agents.names.is_empty() && !agents.has_uncounted;
+        let Some((reading, _)) = self.reading.as_ref().filter(|_| is_counted) else {
+            self.share = None;
+            return;
+        };
+        let goes_on = agents.names == self.share_of && !reading.is_resumed;
+        let mut share = self.share.take().filter(|_| goes_on).unwrap_or_default();
+        share.add(now, self.traffic.unwrap_or_default(), agents.nixl);
+        (self.share, self.share_of) = (Some(share), agents.names);
+    }
+}
+
+/// The agents of a process, and what they have transferred so far.
+#[derive(Clone, Debug, Default)]
+pub struct AgentSum {
+    /// Instance names of the agents.
+    pub names: Vec<String>,
+    /// Bytes of all agents.
+    pub nixl: Traffic,
+    /// True if the bytes of an agent are not counted.
+    pub has_uncounted: bool,
 }
 
 /// What the process of an agent transfers by TCP.
@@ -302,6 +339,13 @@ impl Transports {
     #[must_use]
     pub fn get(&self, id: ProcessId) -> Option<&TransportProcess> {
         self.processes.get(&id)
+    }
+
+    /// Adds what the agents of a process have transferred so far to the share of the process.
+    pub fn update_share(&mut self, id: ProcessId, agents: AgentSum, now: Instant) {
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.update_share(agents, now);
+        }
     }
 
     /// Sets how many agents each process runs.

@@ -161,6 +161,37 @@ fn lost_bytes_leave_the_share_without_a_value() {
 }
 
 #[test]
+fn process_share_is_of_all_its_agents_while_they_stay() {
+    const MIB: u64 = 1 << 20;
+    let mut transports = transports(&[found(1, 0, b"/l")]);
+    let start = Instant::now();
+    let mut read = |seconds, added, names: &[&str], nixl, has_uncounted| {
+        let now = start + Duration::from_secs(seconds);
+        transports.apply(reading(id(1), added * MIB), now);
+        let sum = AgentSum {
+            names: names.iter().map(|&name| name.to_owned()).collect(),
+            nixl: Traffic {
+                sent: nixl * MIB,
+                ..Traffic::default()
+            },
+            has_uncounted,
+        };
+        transports.update_share(id(1), sum, now);
+        transports.get(id(1)).and_then(TransportProcess::tcp_share)
+    };
+    let (two, three) = (["a", "b"], ["a", "b", "c"]);
+    assert_eq!(read(0, 0, &two, 4, false), None);
+    assert_eq!(read(10, 6, &two, 16, false), Some(0.5));
+    // The bytes of a new agent may be from before.
+    assert_eq!(read(20, 6, &three, 99, false), None);
+    assert_eq!(read(30, 6, &three, 105, false), Some(1.0));
+    assert_eq!(read(40, 6, &three, 111, true), None);
+    assert_eq!(read(50, 6, &three, 117, false), None);
+    assert_eq!(read(60, 0, &three, 123, false), Some(0.0));
+    assert_eq!(read(70, 6, &[], 0, false), None);
+}
+
+#[test]
 fn process_that_a_scan_could_not_read_keeps_its_sums() {
     let own = ProcessId::of(std::process::id()).expect("it runs");
     let process = |id| with_id(id, 7);

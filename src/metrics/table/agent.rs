@@ -96,7 +96,7 @@ pub(super) const ROWS: &[Metric] = rows![
     /// 0 on RDMA, NVLink or shared memory. Writes compare with what was sent, reads
     /// with what was received. Other traffic of the process and transfers that other
     /// agents start raise it. No value: less than 1 MiB was moved in each direction,
-    /// the process runs several agents, or was not read in the last minute.
+    /// the process was not read, or runs several agents (nixl.process.tcp_share).
     agent_f64((16, 12), "agent.tcp_share", INSTANT, |agent| {
         agent.transport.tcp_share()
     }),

@@ -79,6 +79,18 @@ pub(super) const ROWS: &[Metric] = rows![
     /// Agents of nixl.agent that write their ring or store in this process. 0: it has
     /// no telemetry here (nixl.host.processes.silent).
     process_u32((24, 8), "process.agents", |process| Some(process.agents)),
+    /// bytes over TCP divided by bytes of the process's agents
+    /// nixl.agent.tcp_share of all agents of the process together: the bytes of its
+    /// connections cannot be divided among its agents. With one agent, both values are
+    /// equal. No value: the agents moved less than 1 MiB in each direction in the last
+    /// minute, one is new, has left or is not counted (nixl.agent.mode), or the process
+    /// was not read in the last minute.
+    metric(
+        (24, 9),
+        "process.tcp_share",
+        INSTANT,
+        ValueSource::Process(Get::F64(TransportProcess::tcp_share)),
+    ),
     /// bytes sent to the peer over TCP
     /// Bytes that the peer has acknowledged, on all connections of the agent's process.
     peer((24, 16), "agent.peer.tcp.tx_bytes", TRAFFIC, |peer| {
