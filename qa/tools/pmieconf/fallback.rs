@@ -90,6 +90,17 @@ fn agent_in_fallback_is_reported_beside_agents_without_a_share() {
     }
 }
 
+#[test]
+fn agent_in_fallback_is_named_when_another_gets_a_share() {
+    let rule = Rule::new("tcp_fallback");
+    // Only the last interval shows the fallback, and the share of the first agent begins in it.
+    let new = agent("a", "- - - 0.004", 1000, &[("10.0.0.1", 4)]);
+    let fallen_back = agent("m", "0 0 1 1", 1000, &[("10.0.0.1", 1000)]);
+    let well = agent("n", WELL, 1000, &[("10.0.0.1", 4)]);
+    let said = rule.says(&format!("{new}{fallen_back}{well}"));
+    assert_eq!(said, [format!("{SAYS} 100%[m::10.0.0.1]@host")]);
+}
+
 /// A configuration of the two rules for hosts that there were before. Both are on, and all of their variables are set.
 fn configuration(home: &Home) -> PathBuf {
     let config = home.path("pmie.conf");
@@ -101,7 +112,7 @@ fn configuration(home: &Home) -> PathBuf {
 }
 
 #[test]
-fn rules_of_an_earlier_configuration_become_the_new_rule() {
+fn earlier_configuration_gets_the_rule_and_loses_its_second() {
     let home = Home::new();
     let path = home.path("archive");
     // 51 MB/s.
@@ -111,26 +122,64 @@ fn rules_of_an_earlier_configuration_become_the_new_rule() {
     for arguments in [&["-cF"][..], &["enable", "nixl.silent"]] {
         let config = configuration(&home);
         let changed = output(pmieconf(&home).args(arguments));
+        assert!(changed.status.success(), "{}", text(&changed));
+        // pmieconf says so once, and keeps the text of the rule as a comment.
+        let change = text(&changed);
         assert!(
-            changed.status.success() && changed.stderr.is_empty(),
-            "{}",
-            text(&changed)
+            change.contains("nixl.tcp_fallback_roce (deprecated"),
+            "{change}"
         );
         let enabled = run(pmieconf(&home).args(["rules", "enabled"]));
-        for rule in ["tcp_fallback", "tcp_fallback_roce"] {
-            assert!(enabled.contains(&format!(" nixl.{rule} ")), "{enabled}");
-            let set = run(pmieconf(&home).args(["list", &format!("nixl.{rule}")]));
-            let set = set.split_whitespace().collect::<Vec<_>>().join(" ");
-            let settings = "enabled = yes min_rate = 50 tcp_share = 60% delta = \"30 sec\"";
-            assert!(set.ends_with(settings), "{set}");
-        }
-        let said = said_by(&config, &path);
-        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(enabled.contains(" nixl.tcp_fallback "), "{enabled}");
+        let set = run(pmieconf(&home).args(["list", "nixl.tcp_fallback"]));
+        let set = set.split_whitespace().collect::<Vec<_>>().join(" ");
+        let settings = "enabled = yes min_rate = 50 tcp_share = 60% delta = \"30 sec\"";
+        assert!(set.ends_with(settings), "{set}");
+        let again = output(pmieconf(&home).arg("-cF"));
+        assert_eq!((again.status.success(), text(&again).trim()), (true, ""));
         let names = " 100%[rank-2::10.0.0.1]@host";
-        assert_eq!(said[0], format!("{SAYS}{names}"));
-        let rule = ", and enable the rule tcp_fallback in place of tcp_fallback_roce";
-        assert_eq!(said[1], format!("{SAYS}{rule}{names}"));
+        assert_eq!(said_by(&config, &path), [format!("{SAYS}{names}")]);
     }
+}
+
+/// A process with its number of agents and its share in four samples. Its bytes over TCP are in hundredths of a GiB per
+/// minute.
+fn process(name: &str, agents: u32, share: &str, moved: u64) -> String {
+    format!(
+        "nixl.process.agents {name} {agents} {agents} {agents} {agents}
+         nixl.process.tcp_share {name} {share}
+         nixl.process.tcp.tx_bytes {name} {}
+         nixl.process.tcp.rx_bytes {name} 0 0 0 0\n",
+        grows(moved)
+    )
+}
+
+#[test]
+fn fallback_is_reported_once_by_agent_or_process() {
+    let alone = agent("alone", FALLEN_BACK, 1000, &[("10.0.0.1", 1000)]);
+    let shared = agent("first", "- - - -", 1000, &[]) + &agent("second", "- - - -", 1000, &[]);
+    // Processes without a share come first and in between: values are paired by process.
+    let processes = process("40_without_agents", 0, "- - - -", 3000)
+        + &process("41_alone", 1, FALLEN_BACK, 1000)
+        + &process("42_new", 2, "- - - -", 3000)
+        + &process("43_shared", 2, "0.2 0.9 0.9 0.9", 1000);
+    let table = alone + &shared + &processes;
+    Rule::new("tcp_fallback").fires(&table, &format!("{SAYS} 100%[alone::10.0.0.1]@host"));
+    let says = "NIXL agents of a process have fallen back to TCP: check UCX_TLS and RDMA devices";
+    let rule = Rule::new("tcp_fallback_process");
+    rule.fires(&table, &format!("{says} 90%[43_shared]@host"));
+}
+
+#[test]
+fn processes_on_rdma_or_with_few_bytes_are_not_reported() {
+    let rule = Rule::new("tcp_fallback_process");
+    rule.is_silent(&process("well", 2, WELL, 4));
+    rule.is_silent(&process("half", 2, "0.5 0.5 0.5 0.5", 1000));
+    rule.is_silent(&process("once", 2, "0 0.9 0 0.9", 1000));
+    // 9.4 MB/s.
+    rule.is_silent(&process("slow", 2, FALLEN_BACK, 55));
+    // 3.4 MB/s of NIXL beside other traffic.
+    rule.is_silent(&process("other-traffic", 2, "50 50 50 50", 1000));
 }
 
 #[test]
