@@ -93,7 +93,7 @@ function rows(...made) {
         [metric.COMMAND, by(({ command }) => command)],
     ]);
     const labels = by(() => new Map([["engine", "other"], ["pod", "pod-1"], ["rank", "other"]]));
-    return agents(new Map([[metric.WRITES, by(({ rate }) => rate)]]), totals, by(({ name }) => name), labels);
+    return agents(new Map([[metric.WRITES, by(({ rate }) => rate)]]), totals, by(({ name }) => name), labels, new Map());
 }
 
 test("ranks of one server are adjacent, agents without a server last", () => {
@@ -119,11 +119,17 @@ test("ranks of one server are adjacent, agents without a server last", () => {
     assert.deepEqual(parts(undefined), ["", "", ""]);
 });
 
-test("a share is in percent, also above 100, and an agent has that of its own", () => {
+test("a share is in percent, also above 100, of the agent or else of its process", () => {
     assert.deepEqual([0, 0.004, 0.505, 1, 1.25, 123.4, undefined].map(format.percent), ["0 %", "0 %", "51 %", "100 %", "125 %", "12.3 k %", "–"]);
-    const totals = new Map([[metric.STATUS, new Map([[3, "live"], [4, "live"]])], [metric.TCP_SHARE, new Map([[4, 0.98]])]]);
-    const found = agents(new Map(), totals, new Map(), new Map());
-    assert.deepEqual(found.map(({ tcp }) => tcp), [undefined, 0.98]);
+    const totals = new Map([
+        [metric.STATUS, new Map([[3, "live"], [4, "live"], [5, "live"]])],
+        [metric.TCP_SHARE, new Map([[4, 0.98]])],
+        ["nixl.agent.pid", new Map([[3, 40], [4, 41], [5, 41]])],
+        [metric.PROCESS_SHARE, new Map([[7, 0.9], [8, 0.5]])],
+    ]);
+    const processes = new Map([[7, "41 python3"], [8, "4 python3"]]);
+    const found = agents(new Map(), totals, new Map(), new Map(), processes);
+    assert.deepEqual(found.map(({ tcp }) => tcp), [undefined, 0.98, 0.9]);
 });
 
 test("a legend has server and rank, else the command, and the name if that is not unique", () => {

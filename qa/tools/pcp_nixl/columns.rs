@@ -62,6 +62,11 @@ fn share_over_tcp_is_marked_above_half() {
              nixl.agent.rank {agent} TP10 TP10\n"
         );
     }
+    // "few" is an agent of a process with several, and "half" has a share of its own.
+    table += "nixl.agent.pid few 41 41
+        nixl.agent.pid half 42 42
+        nixl.process.tcp_share 41 0.7 0.7
+        nixl.process.tcp_share 42 0.9 0.9\n";
     let path = home.path("archive");
     archive(&path, 60, &table);
     let said = run(&mut of_archive(&home, &path, &["-t", "60", "-k", "tcp"]));
@@ -76,10 +81,10 @@ fn share_over_tcp_is_marked_above_half() {
     let shares: Vec<_> = shares.collect();
     let shown = [
         ("other-traffic", "999!"),
+        ("few", "70!"),
         ("more", "51!"),
         ("half", "50"),
         ("rdma", "0"),
-        ("few", "-"),
     ];
     assert_eq!(
         shares,
@@ -92,7 +97,9 @@ fn share_over_tcp_is_marked_above_half() {
     ));
     let report: Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(report["agents"][0]["tcp_share"], 12.3);
-    assert_eq!(report["agents"][4]["tcp_share"], Value::Null);
+    assert_eq!(report["agents"][0]["process_tcp_share"], Value::Null);
+    assert_eq!(report["agents"][1]["tcp_share"], Value::Null);
+    assert_eq!(report["agents"][1]["process_tcp_share"], 0.7);
 }
 
 #[test]

@@ -25,9 +25,16 @@ export function titles(all) {
     return new Map(all.map(({ id, name }, i) => [id, title(places[i], name)]));
 }
 
+/** Returns the share over TCP of each process by its pid. The name of a process is its pid and command. */
+function process_shares(totals, processes) {
+    const shares = [...(totals.get(metric.PROCESS_SHARE) ?? [])];
+    return new Map(shares.map(([id, share]) => [parseInt(processes.get(id), 10), share]));
+}
+
 /** Returns a row for each agent. `row` has rates and values, `totals` the fetched values. */
-export function agents(row, totals, names, labels) {
+export function agents(row, totals, names, labels, processes) {
     const found = [];
+    const shares = process_shares(totals, processes);
     for (const [id, status] of totals.get(metric.STATUS) ?? []) {
         const label = labels.get(id) ?? new Map();
         const text = (name) => totals.get(name)?.get(id);
@@ -53,7 +60,7 @@ export function agents(row, totals, names, labels) {
             received: one(row, metric.RECEIVED, id),
             transfers: sum(row, [metric.WRITES, metric.READS], [id]),
             ...Object.fromEntries(metric.QUANTILES.map((quantile) => [quantile, one(row, `${metric.TIME}.${quantile}`, id)])),
-            tcp: one(totals, metric.TCP_SHARE, id),
+            tcp: one(totals, metric.TCP_SHARE, id) ?? shares.get(text("nixl.agent.pid")),
             capacity,
             highwater,
             // A ring holds one event less than its capacity in slots.

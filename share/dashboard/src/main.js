@@ -194,7 +194,7 @@ function draw_rates(chart, names, labels, ids, some, titles) {
 function draw() {
     const row = latest?.row ?? new Map();
     const totals = latest?.totals ?? new Map();
-    const all = agents(row, totals, source.names, source.labels);
+    const all = agents(row, totals, source.names, source.labels, source.processes);
     if (chosen !== undefined && !all.some((agent) => agent.id === chosen)) {
         chosen = undefined;
     }

@@ -18,6 +18,8 @@ export const DROPPED = "nixl.queue.dropped";
 export const HIGHWATER = "nixl.ring.highwater";
 export const CAPACITY = "nixl.ring.capacity";
 export const TCP_SHARE = "nixl.agent.tcp_share";
+// Of all agents of a process: for agents without a share of their own.
+export const PROCESS_SHARE = "nixl.process.tcp_share";
 export const ERRORS = "nixl.errors.total";
 export const VERSION = "nixl.control.version";
 export const CONFIG_ERROR = "nixl.control.config_error";
@@ -56,6 +58,7 @@ export const ALL = [
     CAPACITY,
     ERRORS,
     TCP_SHARE,
+    PROCESS_SHARE,
     VERSION,
     CONFIG_ERROR,
     ...Object.values(HOST),

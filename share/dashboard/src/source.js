@@ -20,6 +20,7 @@ export class Source {
     clear() {
         this.names = new Map();
         this.buckets = new Map();
+        this.processes = new Map();
         this.labels = new Map();
         this.labelled = -Infinity;
     }
@@ -82,6 +83,10 @@ export class Source {
         const buckets = [...(values.get(metric.BUCKETS)?.keys() ?? [])];
         if (buckets.some((id) => !this.buckets.has(id))) {
             this.buckets = await this.proxy.instances(metric.BUCKETS);
+        }
+        const processes = [...(values.get(metric.PROCESS_SHARE)?.keys() ?? [])];
+        if (processes.some((id) => !this.processes.has(id))) {
+            this.processes = await this.proxy.instances(metric.PROCESS_SHARE);
         }
     }
 

@@ -22,7 +22,7 @@ const COLUMNS = [
     { key: "p90", label: "p90", write: microseconds, about: "90th percentile of transfer times, last 60 s" },
     { key: "p99", label: "p99", write: microseconds, about: "99th percentile of transfer times, last 60 s" },
     { key: "max", label: "Max", write: microseconds, about: "longest transfer time of the last 60 s" },
-    { key: "tcp", label: "TCP", write: percent, about: "bytes over TCP by the bytes of transfers, last 60 s: about 100 % if NIXL has fallen back to TCP" },
+    { key: "tcp", label: "TCP", write: percent, about: "bytes over TCP by the bytes of transfers, last 60 s: about 100 % if NIXL has fallen back to TCP; of agents that share a process: of all of them" },
     { key: "ring", label: "Ring", about: "most events that waited in the ring, as a share of its capacity" },
     { key: "full", label: "Full", write: count, about: "drains that found the ring full: events may be lost" },
     { key: "dropped", label: "Dropped", write: count, about: "events that NIXL dropped before they reached the ring" },
