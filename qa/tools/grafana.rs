@@ -380,23 +380,31 @@ fn missing_in(proxy: &Pmproxy) -> Option<String> {
     }
     // The table finds server and rank by the name of the agent.
     for (metric, expected) in [("server", "vllm"), ("rank", "TP0")] {
-        let has_text = || {
+        let mut found = Vec::new();
+        let mut has_text = || {
             let expression = format!("nixl.agent.{metric}{{hostname == \"{host}\"}}");
             let series = ask("query", &[("expr", &expression)])?;
             let series = series[0].as_str()?;
             let instances = ask("instances", &[("series", series)])?;
-            let agent = list(&instances)
-                .iter()
-                .find(|one| one["name"] == "agent-A")?;
-            let last = [("series", series), ("samples", "1")];
-            let values = ask("values", &last)?;
-            let mut values = list(&values).iter();
-            values
-                .any(|value| value["instance"] == agent["instance"] && value["value"] == expected)
-                .then_some(())
+            let mut instances = list(&instances).iter();
+            let agent = instances.find(|one| one["name"] == "agent-A")?;
+            let times = [
+                ("series", series),
+                ("start", "-60second"),
+                ("finish", "now"),
+            ];
+            let values = ask("values", &times)?;
+            let of_agent = list(&values).iter().filter(|value| {
+                // The instance of a value is the hash of the name.
+                value["instance"] == agent["instance"]
+            });
+            found = of_agent.map(|value| value["value"].to_string()).collect();
+            // pmproxy 6.0.3 puts quotes into the text.
+            let is_expected = |text: &String| text.trim_matches(['"', '\\']) == expected;
+            found.iter().any(is_expected).then_some(())
         };
-        if soon(has_text).is_none() {
-            return Some(format!("{metric} {expected}"));
+        if soon(&mut has_text).is_none() {
+            return Some(format!("{metric} {expected}: {found:?}"));
         }
     }
     for (expression, bounds) in heat_maps(VALKEY) {
