@@ -161,7 +161,7 @@ fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
         found.push(Line {
             severity: Severity::Info,
             text: format!(
-                "note: {UCX_NET_DEVICES} is not set on a host with {} active RDMA ports, and each transfer of SGLang to another host may wait until its timeout of 300 s (sglang#28737): if it does, set {UCX_NET_DEVICES} to a port, such as {}, for all servers",
+                "note: UCX_NET_DEVICES is not set on a host with {} active RDMA ports, and each transfer of SGLang to another host may wait until its timeout of 300 s (sglang#28737): if it does, set UCX_NET_DEVICES to a port, such as {}, for all servers",
                 active.len(),
                 active[0]
             ),
@@ -194,6 +194,8 @@ fn allows_rdma(listed: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::rdma::Port;
+    use crate::procfs::facts::environ::Environ;
 
     #[test]
     fn transports_with_rdma_are_recognized() {
@@ -221,5 +223,93 @@ mod tests {
         assert!(unreadable(Errno::ENOSYS).contains("Linux is older than 5.6"));
         assert!(unreadable(Errno::EPERM).contains("CAP_SYS_PTRACE"));
         assert!(unreadable(Errno::EMFILE).contains("32768"));
+    }
+
+    fn host(is_exclusive: bool) -> RdmaHost {
+        let port = |name: &str| Port {
+            name: name.into(),
+            is_active: true,
+        };
+        RdmaHost {
+            devices: vec!["mlx5_0".into(), "mlx5_1".into()],
+            ports: ["mlx5_0:1", "mlx5_1:1"].map(port).into(),
+            is_exclusive,
+        }
+    }
+
+    /// Returns a process with one backend, this environment, and so many RDMA devices open.
+    fn process(backend: &str, environ: &str, devices: Result<usize, i32>) -> NixlExamination {
+        let mut found = NixlProcess::default();
+        found.libraries.backends.insert(backend.into());
+        let environ = Environ::read(environ.as_bytes(), &[UCX_TLS, UCX_NET_DEVICES]);
+        NixlExamination {
+            found,
+            version: None,
+            command: "python3".into(),
+            engine: None,
+            environment: Some((7, environ.expect("read"))),
+            directories: [None; 2],
+            is_in_other_namespace: false,
+            is_in_other_network: false,
+            interfaces: vec!["lo".into(), "eth0".into()],
+            devices,
+            lacks_infiniband: false,
+            memlock_limit: None,
+        }
+    }
+
+    /// Returns the beginnings of all lines of a process.
+    fn said(process: &NixlExamination, host: &RdmaHost) -> Vec<String> {
+        let lines = faults(process, host).into_iter();
+        lines
+            .map(|line| line.text.split(' ').take(4).collect::<Vec<_>>().join(" "))
+            .collect()
+    }
+
+    #[test]
+    fn each_fault_is_told_whatever_is_open() {
+        let network = "UCX_NET_DEVICES is \"eth0\", which";
+        let (tls, lacks) = ("UCX_TLS is \"tcp\", which", "/dev/infiniband is not in");
+        let (memlock, none) = ("its limit of locked", "no RDMA device (mlx5_0,");
+        let hint = "note: UCX_NET_DEVICES is not";
+        for number in 0..1 << 5 {
+            let [is_tcp, is_eth, has_none, has_limit, is_sglang] =
+                [1, 2, 4, 8, 16].map(|bit| number & bit != 0);
+            for devices in [Ok(0), Ok(2), Err(1)] {
+                let tcp = if is_tcp { "UCX_TLS=tcp\0" } else { "" };
+                let eth = if is_eth { "UCX_NET_DEVICES=eth0\0" } else { "" };
+                let mut process = process("UCX", &format!("A=b\0{tcp}{eth}"), devices);
+                process.lacks_infiniband = has_none;
+                process.memlock_limit = has_limit.then_some(65536);
+                process.engine = is_sglang.then(|| "sglang".into());
+                let mut expected = Vec::new();
+                expected.extend(is_tcp.then_some(tls));
+                expected.extend(is_eth.then_some(network));
+                expected.extend((has_none && devices != Ok(2)).then_some(lacks));
+                expected.extend(has_limit.then_some(memlock));
+                expected.extend((expected.is_empty() && devices == Ok(0)).then_some(none));
+                expected.extend((is_sglang && !is_tcp && !is_eth).then_some(hint));
+                assert_eq!(said(&process, &host(false)), expected, "{process:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_be_judged_are_not() {
+        let environ = "UCX_TLS=tcp\0UCX_NET_DEVICES=mlx5_7:1\0";
+        let posix = process("POSIX", environ, Ok(2));
+        assert!(said(&posix, &host(false)).is_empty(), "UCX is not used");
+        let mut process = process("UCX", "UCX_NET_DEVICES=mlx5_7:1\0", Ok(2));
+        process.is_in_other_network = true;
+        assert_eq!(said(&process, &host(false)).len(), 1);
+        assert!(
+            said(&process, &host(true)).is_empty(),
+            "its devices are not in /sys"
+        );
+        // Without RDMA, only a device that does not exist is a fault.
+        assert_eq!(said(&process, &RdmaHost::default()).len(), 1);
+        process.environment = None;
+        process.engine = Some("sglang".into());
+        assert!(said(&process, &host(false)).is_empty(), "it is not known");
     }
 }
