@@ -3,6 +3,8 @@
 //! `--check` and the daemon agree about each process: user, command, version and backends of NIXL, RDMA devices,
 //! telemetry, and whether its sockets can be read.
 
+mod rdma;
+
 use super::labels::delay::stall;
 use crate::support::fleet::is_possible;
 use crate::support::other_user::{STRANGER, VICTIM, open_to_all};
