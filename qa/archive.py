@@ -22,6 +22,7 @@ LABEL_RECORD = 3
 AGENTS = (39, 0)
 
 TYPES = {
+    "32-bit int": cpmapi.PM_TYPE_32,
     "32-bit unsigned int": cpmapi.PM_TYPE_U32,
     "64-bit unsigned int": cpmapi.PM_TYPE_U64,
     "double": cpmapi.PM_TYPE_DOUBLE,
@@ -42,8 +43,9 @@ UNITS = {
     "byte / sec": (1, -1, 0, cpmapi.PM_SPACE_BYTE, cpmapi.PM_TIME_SEC, 0),
     "none": (0, 0, 0, 0, 0, 0),
 }
-# Descriptors of PCP's own PMDAs: network interfaces of the kernel, and InfiniBand.
+# Descriptors of PCP's own PMDAs: the agents of pmcd, network interfaces of the kernel, and InfiniBand.
 OTHERS = {
+    "pmcd.agent.status": ((2, 4, 1), "32-bit int", (2, 2), "instant", "none"),
     "network.interface.in.bytes": ((60, 3, 0), "64-bit unsigned int", (60, 3), "counter", "byte"),
     "network.interface.out.bytes": ((60, 3, 8), "64-bit unsigned int", (60, 3), "counter", "byte"),
     "infiniband.port.total.bytes": ((91, 1, 12), "64-bit unsigned int", (91, 1), "counter", "byte"),

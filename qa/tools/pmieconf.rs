@@ -21,7 +21,7 @@ fn rules_are_off_by_default() {
     }
     let enabled = run(pmieconf(&home).args(["rules", "enabled"]));
     assert!(!enabled.contains("nixl."), "{enabled}");
-    assert_eq!(files_in(RULES).len(), 11);
+    assert_eq!(files_in(RULES).len(), 12);
 }
 
 #[test]
@@ -136,6 +136,27 @@ fn missing_directory_is_reported_after_three_samples() {
         "nixl.control.directories.missing 1 1 2 2 2",
         "NIXL telemetry directory is missing 2directories@host",
     );
+}
+
+#[test]
+fn missing_pmda_is_reported_after_two_samples() {
+    let rule = Rule::new("pmda_down");
+    let message = "pmdanixl does not answer: no values of NIXL status";
+    // Exit status 9 and signal 9, by pmcd.
+    for status in [2306, 589_826] {
+        rule.fires(
+            &format!(
+                "pmcd.agent.status nixl 0 0 {status} {status} {status}
+                 pmcd.agent.status linux 0 0 0 0 0"
+            ),
+            &format!("{message} {status}@host"),
+        );
+    }
+    rule.is_silent(
+        "pmcd.agent.status nixl 0 2 0 2 0
+         pmcd.agent.status linux 0 2 2 2 2",
+    );
+    rule.is_silent("pmcd.agent.status linux 0 2 2 2 2");
 }
 
 #[test]
