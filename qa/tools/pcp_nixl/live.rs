@@ -117,10 +117,12 @@ fn reports_go_on_after_the_pmda_or_pmcd_did_not_answer() {
     report();
     signal(pmcd.pmda_pid(), Signal::SIGKILL);
     let said = waits(1);
-    assert!(
-        said.starts_with("pcp-nixl: nixl.transfer.tx_bytes: no values: "),
-        "{said}"
-    );
+    let since = said.strip_prefix("pcp-nixl: pmdanixl has not answered since ");
+    let (time, reason) = since.expect(&said).split_at(8);
+    let is_time = time
+        .split(':')
+        .all(|part| part.parse::<u8>().is_ok_and(|part| part < 60));
+    assert!(is_time && reason.starts_with(": "), "{said}");
     // pmcd restarts PMDAs that have ended.
     signal(pmcd.pid(), Signal::SIGHUP);
     report();
@@ -145,6 +147,8 @@ class Source(object):
         return nixl.Sample(1, {})
     def reconnect(self):
         pass
+    def clock(self, timestamp):
+        return '', '00:00:01'
 options = types.SimpleNamespace(
     once=False, json=True, key='name', pmGetOptionSamples=lambda: 0, pmGetOptionFinishOptarg=lambda: '1s',
     pmGetOptionFinish=lambda: nixl.current_time() + 0.2, pmGetOptionInterval=lambda: nixl.pmapi.timeval(0, 50000))

@@ -95,7 +95,8 @@ fn screen_shows_a_missing_answer_and_recovers() {
     };
     signal(pmcd.pmda_pid(), Signal::SIGKILL);
     wait_for("the lost connection is shown", || {
-        (screen.count("  no values: ") > 0).then_some(())
+        let lost = "  no values: pmdanixl has not answered since ";
+        (screen.count(lost) > 0).then_some(())
     });
     // pmcd restarts PMDAs that have ended.
     signal(pmcd.pid(), Signal::SIGHUP);
