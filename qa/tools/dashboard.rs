@@ -108,6 +108,16 @@ fn page_shows_the_values_of_pminfo() {
     }
     let shown = page.evaluate(&row("full"));
     assert_eq!(shown["dropped"], "45", "15 events of 3 each");
+    let times = pmcd.values("nixl.host.ring.full")[""];
+    let note = format!(
+        "rings found full {times} time{}",
+        if times == 1 { "" } else { "s" }
+    );
+    let lost = ["#tile-lost", "#tile-full"];
+    let lost = lost.map(|id| page.text(&format!("document.querySelector('{id}').textContent")));
+    assert_eq!(lost, ["at least 45 events", &note]);
+    let is_red = "document.querySelector('.bad #tile-lost') !== null";
+    assert_eq!(page.evaluate(is_red), true);
     let shown = page.evaluate(&row("known"));
     assert_eq!(shown["status"], "live");
     assert_eq!(shown["max"], "700 µs");

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { trouble_advice } from "../../../share/dashboard/src/advice.js";
 import { agents, filtered, sorted, titles } from "../../../share/dashboard/src/agents.js";
 import { debounced } from "../../../share/dashboard/src/debounced.js";
 import * as format from "../../../share/dashboard/src/format.js";
@@ -70,6 +71,23 @@ test("numbers are shown in the units of their metrics", () => {
     assert.equal(writer({ units: "microsec", isCounter: false })(2000), "2.00 ms");
     assert.equal(writer({ units: "constructor", isCounter: false })(3), "3 constructor");
     assert.equal(format.clock(3_661), "01:01:01");
+});
+
+test("lost telemetry is a number only if no ring was full", () => {
+    const { lost_events } = format;
+    assert.deepEqual(lost_events(0, 0), { text: "0", note: "" });
+    assert.deepEqual(lost_events(1, 0), { text: "1 event", note: "" });
+    assert.deepEqual(lost_events(45_000, undefined), { text: "45.0 k events", note: "" });
+    assert.deepEqual(lost_events(0, 1), { text: "unknown", note: "rings found full 1 time" });
+    assert.deepEqual(lost_events(undefined, 7), { text: "unknown", note: "rings found full 7 times" });
+    assert.deepEqual(lost_events(45, 7), { text: "at least 45 events", note: "rings found full 7 times" });
+    assert.deepEqual(lost_events(undefined, undefined), { text: "–", note: "" });
+});
+
+test("advice says since when pmdanixl has not answered", () => {
+    const advice = (answered) => trouble_advice({ kind: "nixl" }, "http://node1:44322", answered).text;
+    assert.match(advice(3_661), /^pmdanixl has not answered since 01:01:01: /);
+    assert.match(advice(undefined), /^pmcd has no values of NIXL: pmdanixl is not installed, /);
 });
 
 test("agents are sorted in natural order, those without a value last", () => {

@@ -2,8 +2,10 @@
 
 // Advice for the operator: a text that says what is wrong, and the commands that help.
 
-/** Returns the advice for a page without values. */
-export function trouble_advice(trouble, base) {
+import { clock } from "./format.js";
+
+/** Returns the advice for a page without values. `answered` is the time of the last answer of pmdanixl, if there was one. */
+export function trouble_advice(trouble, base, answered) {
     const { hostname, port } = new URL(base);
     switch (trouble.kind) {
         case "unreachable": {
@@ -25,7 +27,10 @@ export function trouble_advice(trouble, base) {
             };
         case "nixl":
             return {
-                text: "pmcd has no values of NIXL: pmdanixl is not installed, has ended, or is starting.",
+                text:
+                    answered === undefined
+                        ? "pmcd has no values of NIXL: pmdanixl is not installed, has ended, or is starting."
+                        : `pmdanixl has not answered since ${clock(answered)}: it has ended, or is starting again.`,
                 commands: ["cd /var/lib/pcp/pmdas/nixl && sudo ./Install", "tail /var/log/pcp/pmcd/nixl.log"],
             };
         case undefined:
@@ -47,8 +52,8 @@ export function remark(counts, configError, isEmpty) {
     if (counts.unsupported > 0) {
         files.push(`${counts.unsupported} of a NIXL version that this pmdanixl cannot read`);
     }
-    if (counts.refused > 0) {
-        files.push(`${counts.refused} rejected`);
+    if (counts.rejected > 0) {
+        files.push(`${counts.rejected} rejected`);
     }
     if (files.length > 0) {
         return { text: `Files that are not read: ${files.join(", ")}.`, commands: ["sudo /var/lib/pcp/pmdas/nixl/pmdanixl --check"] };

@@ -51,6 +51,17 @@ export function percent(value) {
     return typeof value === "number" ? `${count(Math.round(value * 100))} %` : NONE;
 }
 
+/** Formats the loss of telemetry: events that NIXL dropped, and how often rings were found full. NIXL does not count what a full
+ *  ring loses. */
+export function lost_events(dropped, full) {
+    const number = (value, word) => `${count(value)} ${word}${value === 1 ? "" : "s"}`;
+    if (!(full > 0)) {
+        return { text: dropped > 0 ? number(dropped, "event") : count(dropped ?? full), note: "" };
+    }
+    const text = dropped > 0 ? `at least ${number(dropped, "event")}` : "unknown";
+    return { text, note: `rings found full ${number(full, "time")}` };
+}
+
 const BY_UNITS = new Map([["byte", bytes], ["microsec", microseconds], ["count", count]]);
 
 /** Returns the formatter of a metric: by its units, and per second if it is a counter. */

@@ -8,7 +8,7 @@ import { agents, filtered, titles } from "./agents.js";
 import { Chart } from "./chart.js";
 import { byId, element, setText } from "./dom.js";
 import { debounced } from "./debounced.js";
-import { clock, count, microseconds, writer } from "./format.js";
+import { clock, count, lost_events, microseconds, writer } from "./format.js";
 import { Heat } from "./heat.js";
 import { History, one, sum } from "./history.js";
 import { address } from "./pmproxy.js";
@@ -37,6 +37,7 @@ let timer;
 let isWaiting = false;
 let round = 0;
 let latest;
+let answered;
 let chosen;
 
 // A page from a file may have no storage.
@@ -84,6 +85,7 @@ function connect(base) {
     source = new Source(base);
     history.clear();
     latest = undefined;
+    answered = undefined;
     chosen = undefined;
     byId("address").value = base;
     document.body.dataset.state = "connecting";
@@ -109,6 +111,7 @@ async function query() {
         }
         const row = history.add(answer, (name) => queried.isCounter(name), (name) => metric.DRAWN.includes(name));
         latest = { row, totals: answer.values };
+        answered = answer.time;
         document.body.dataset.state = "connected";
         const version = one_text(answer.values, metric.VERSION);
         setText(byId("connection"), `${queried.host || "pmcd"}, pmdanixl ${version}, ${clock(answer.time)}`);
@@ -124,7 +127,7 @@ async function query() {
         history.gap();
         document.body.dataset.state = "trouble";
         setText(byId("connection"), latest ? "no new values; those below are old" : "no values");
-        advise(byId("trouble"), trouble_advice(trouble, queried.proxy.base));
+        advise(byId("trouble"), trouble_advice(trouble, queried.proxy.base, answered));
     }
     isWaiting = true;
     const interval = Number(byId("interval").value) * 1000;
@@ -141,7 +144,7 @@ function choose(id) {
 }
 
 function draw_tiles(row, totals) {
-    const counts = Object.fromEntries(metric.AGENTS.map((state) => [state, one(totals, `nixl.host.agents.${state}`, null)]));
+    const counts = Object.fromEntries(Object.entries(metric.COUNTS).map(([key, name]) => [key, one(totals, name, null)]));
     for (const state of ["live", "idle", "exited"]) {
         setText(byId(`tile-${state}`), count(counts[state]));
     }
@@ -149,8 +152,12 @@ function draw_tiles(row, totals) {
     setText(byId("tile-sent"), of_host(metric.HOST.sent, "byte"));
     setText(byId("tile-received"), of_host(metric.HOST.received, "byte"));
     setText(byId("tile-transfers"), perSecond.count(sum(row, [metric.HOST.writes, metric.HOST.reads], [null])));
-    setText(byId("tile-dropped"), count(one(totals, metric.HOST.dropped, null)));
-    byId("tile-dropped").parentElement.classList.toggle("bad", one(totals, metric.HOST.dropped, null) > 0);
+    const [dropped, full] = [metric.HOST.dropped, metric.HOST.full].map((name) => one(totals, name, null));
+    const loss = lost_events(dropped, full);
+    setText(byId("tile-lost"), loss.text);
+    setText(byId("tile-full"), loss.note);
+    byId("tile-full").hidden = loss.note === "";
+    byId("tile-lost").parentElement.classList.toggle("bad", dropped > 0 || full > 0);
     const isEmpty = (totals.get(metric.STATUS)?.size ?? 0) === 0;
     advise(byId("remark"), latest && remark(counts, one_text(totals, metric.CONFIG_ERROR), isEmpty));
 }

@@ -29,8 +29,15 @@ export const HOST = {
     writes: "nixl.host.transfer.tx_requests",
     reads: "nixl.host.transfer.rx_requests",
     dropped: "nixl.host.queue.dropped",
+    full: "nixl.host.ring.full",
 };
-export const AGENTS = ["live", "idle", "exited", "unknown", "unsupported", "refused"];
+export const COUNTS = {
+    live: "nixl.host.agents.live",
+    idle: "nixl.host.agents.idle",
+    exited: "nixl.host.agents.exited",
+    unsupported: "nixl.control.files.unsupported",
+    rejected: "nixl.control.files.rejected",
+};
 
 /** Metrics with a history: the charts draw them. */
 export const DRAWN = [
@@ -62,5 +69,5 @@ export const ALL = [
     VERSION,
     CONFIG_ERROR,
     ...Object.values(HOST),
-    ...AGENTS.map((state) => `nixl.host.agents.${state}`),
+    ...Object.values(COUNTS),
 ];
