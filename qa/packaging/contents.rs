@@ -175,23 +175,26 @@ fn uninstall_keeps_a_later_python_pmda_and_leaves_no_link() {
 }
 
 #[test]
-fn installation_over_0_1_0_removes_its_rule_that_is_gone() {
+fn installation_over_an_earlier_one_removes_rules_that_are_gone() {
     let home = Home::new();
     let root = home.path("root");
     fs::create_dir(&root).expect("made");
     in_root(
         &root,
         r#"
-        rule=pmieconf/nixl/remote_disconnect
         mkdir -p etc/pcp/pmieconf/nixl var/lib/pcp/config/pmieconf/nixl
-        echo rule >etc/pcp/$rule
-        ln -s /etc/pcp/$rule var/lib/pcp/config/$rule
+        for rule in pmieconf/nixl/remote_disconnect pmieconf/nixl/tcp_fallback_roce; do
+            echo rule >etc/pcp/$rule
+            ln -s /etc/pcp/$rule var/lib/pcp/config/$rule
+        done
         "#,
     );
     install_files(&root, &[]);
     let files = files(&root);
     assert!(files.iter().any(|file| file.contains("pmieconf/nixl/")));
-    assert!(!files.iter().any(|file| file.contains("remote_disconnect")));
+    for rule in ["remote_disconnect", "tcp_fallback_roce"] {
+        assert!(!files.iter().any(|file| file.contains(rule)), "{rule}");
+    }
 }
 
 #[test]
