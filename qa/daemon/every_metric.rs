@@ -15,12 +15,18 @@ use std::fs;
 use std::time::Instant;
 
 /// Metrics that other tests set: the metric, the file of the test, and a text in that file.
-const ELSEWHERE: [(&str, &str, &str); 8] = [
+const ELSEWHERE: [(&str, &str, &str); 9] = [
     // Needs a process with connections and a ring.
     (
         "agent.peer.tcp.rtt",
         "processes/transport/connections.rs",
         "\"agent.peer.tcp.rtt\"",
+    ),
+    // Needs a process with connections and two rings.
+    (
+        "process.tcp_share",
+        "processes/transport/connections.rs",
+        "\"process.tcp_share\"",
     ),
     // Need a process with the title of an engine.
     ("agent.server", "processes/labels.rs", "\"agent.server\""),

@@ -213,6 +213,44 @@ fn restarted_daemon_gives_processes_and_peers_other_ids() {
 }
 
 #[test]
+fn process_with_two_agents_has_the_share_of_both() {
+    const MIB: u64 = 1 << 20;
+    let Some(home) = home() else { return };
+    let (_server, to) = server();
+    let names = ["first", "second"];
+    // The process is then the only one that has the rings.
+    drop(names.map(|name| ring(&home, name)));
+    let mut files = names.map(|name| home.ring(name)).to_vec();
+    files.extend(libraries(&home));
+    let mut process = Process::with_files(&[], &files);
+    process.run(&format!("all = connect({to}); send(all, 1000)"));
+    let mut link = Link::open(&home);
+    let value = |link: &mut Link, metric: &str| {
+        let values = link.fetch(&[metric]).expect("an answer");
+        values[0].values().next().copied()
+    };
+    crate::support::wait_for("both agents are known", || {
+        (value(&mut link, "process.agents") == Some(2)).then_some(())
+    });
+    process.run("send(all, 500)");
+    row_when(&mut link, process.pid(), "read with both agents", |row| {
+        row.sent == 1500 + SYN
+    });
+    assert_eq!(value(&mut link, "process.tcp_share"), None, "few bytes");
+    // Each ring gets an event of type 0, TxBytes, in its second slot. Half of these bytes go over TCP.
+    process.run(&format!(
+        "for ring in mapped[:2]: struct.pack_into('<QQ', ring, 56, 0, {}); struct.pack_into('<Q', ring, 0, 2)",
+        2 * MIB
+    ));
+    process.run(&format!("send(all, {})", 2 * MIB));
+    crate::support::wait_for("the process has the share", || {
+        let share = f64::from_bits(value(&mut link, "process.tcp_share")?);
+        (0.49..0.51).contains(&share).then_some(())
+    });
+    assert_eq!(value(&mut link, "agent.tcp_share"), None);
+}
+
+#[test]
 fn open_rdma_devices_are_counted() {
     let Some(home) = home() else { return };
     let devices = "mount -t tmpfs dev /dev

@@ -166,6 +166,8 @@ class Source(object):
         return {1: 'stays'}
     def labels(self, sample):
         return {}
+    def process_shares(self, sample):
+        return {}
 samples = [nixl.Sample(time, {'tx_bytes': {1: 10 * time, 2: time}}) for time in (1, 2)]
 report = nixl.Report(Source(), *samples, key='tx_rate')
 print([(agent['name'], agent['tx_rate']) for agent in report.agents])

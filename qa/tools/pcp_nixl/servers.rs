@@ -117,6 +117,8 @@ class Source(object):
         return {inst: 'agent-%d' % inst for inst in range(8)}
     def labels(self, sample):
         return {}
+    def process_shares(self, sample):
+        return {}
     def clock(self, timestamp):
         return '', ''
 # Most bytes: 7, 1, 3. Silent: 0 has exited, 2 is live, 4 has just started.
