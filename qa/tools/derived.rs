@@ -90,6 +90,10 @@ impl<'a> Archive<'a> {
             "agent.peer.tcp.agent_share another::10.0.0.1",
             "agent.peer.tcp.tx_bytes another::10.0.0.1",
             "agent.peer.tcp.rx_bytes another::10.0.0.1",
+            "process.agents 1",
+            "process.tcp_share 1",
+            "process.tcp.tx_bytes 1",
+            "process.tcp.rx_bytes 1",
         ] {
             table += &format!("nixl.{row} {ones}\n");
         }

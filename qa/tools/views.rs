@@ -2,7 +2,7 @@
 
 //! PCP's own viewers: the views of share/pmrep, the plugins of share/dstat, and the meters of share/htop.
 
-use crate::support::share::{archive, is_metric, link, names_in, text_of, tool};
+use crate::support::share::{DERIVED, archive, is_metric, link, names_in, text_of, tool};
 use crate::support::{Home, Pmcd, golden, output, project, run, text, wait_for};
 use pmdanixl::event::EventType;
 use pmdanixl::metrics::{METRICS, ValueSource};
@@ -87,9 +87,61 @@ fn samples(home: &Home) -> PathBuf {
     row("host.agents.live", "-", &|_| 2);
     row("host.agents.idle", "-", &|_| 0);
     row("host.agents.exited", "-", &|m| m);
+    row("host.agents.unknown", "-", &|_| 0);
+    row("host.memory.current", "-", &|_| 6 << 30);
+    for (name, micros) in [("xfer_time_us", 90_000_000), ("xfer_post_time_us", 600_000)] {
+        row(&format!("host.performance.{name}"), "-", &|m| m * micros);
+    }
+    for (agent, slow) in ranks {
+        for (time, micros) in [("xfer_time", 1500), ("post_time", 20)] {
+            row(&format!("latency.{time}.sum"), agent, &|m| {
+                m * 1800 * micros * slow
+            });
+            row(&format!("latency.{time}.count"), agent, &|m| m * 1800);
+        }
+        row("ring.pending", agent, &|_| slow);
+        row("ring.unpaired", agent, &|m| m * (slow - 1));
+        row("errors.last_time", agent, &|m| 1_700_000_000 + m);
+    }
+    // The second process has several agents.
+    for (process, agents) in [("41_serve", 1), ("42_serve", 2)] {
+        row("process.agents", process, &|_| agents);
+        row("process.tcp_share", process, &|_| agents - 1);
+        row("process.tcp.tx_bytes", process, &|m| {
+            (m * 600 * (agents - 1)) << 20
+        });
+        row("process.tcp.rx_bytes", process, &|m| m << 20);
+        row("process.tcp.retransmits", process, &|m| m * 60 * agents);
+        row("process.rdma_devices", process, &|_| 2 - agents);
+    }
+    for (name, each) in [
+        ("cpu_time", 600_000),
+        ("drain.count", 600),
+        ("drain.time", 60_000),
+        ("drain.truncated", 1),
+        ("drain.doubtful", 0),
+        ("reloads", 1),
+        ("places.rejections", 2),
+    ] {
+        row(&format!("control.{name}"), "-", &|m| m * each);
+    }
+    for (name, value) in [
+        ("memory", 8 << 20),
+        ("observer", 1),
+        ("places.taken", 3),
+        ("places.max", 4096),
+        ("directories.watched", 2),
+        ("directories.missing", 0),
+    ] {
+        row(&format!("control.{name}"), "-", &|_| value);
+    }
     for ((agent, _), ratio) in ranks.into_iter().zip(["0.25", "4"]) {
         let values = [ratio; 4].join(" ");
         table += &format!("nixl.latency.xfer_time.peer_ratio {agent} {values}\n");
+    }
+    for process in ["41_serve", "42_serve"] {
+        let backends = ["UCX,POSIX"; 4].join(" ");
+        table += &format!("nixl.process.backends {process} {backends}\n");
     }
     let path = home.path("archive");
     archive(&path, 60, &table);
@@ -101,20 +153,39 @@ fn pmrep_views_match_golden() {
     let home = Home::new();
     let path = samples(&home);
     let mut shown = String::new();
-    for view in [
-        "nixl",
-        "nixl-latency",
-        "nixl-loss",
-        "nixl-transport",
-        "nixl-vllm",
-    ] {
+    let views = text_of(VIEWS);
+    let views = views
+        .lines()
+        .filter_map(|line| line.strip_prefix('[')?.strip_suffix(']'));
+    for view in views {
         let mut pmrep = tool("pmrep");
+        // A host that reads another host's values may lack the derived metrics.
+        pmrep.env("PCP_DERIVED_CONFIG", "");
         pmrep.arg("-c").arg(project(VIEWS)).arg("-z");
         pmrep.args(["-t", "60", "-a"]).arg(&path);
         let output = run(pmrep.arg(format!(":{view}")));
         writeln!(shown, "$ pmrep :{view}\n{output}").expect("a string");
     }
     golden("pmrep_views.out", &shown);
+}
+
+#[test]
+fn formulas_of_pmrep_views_are_those_of_derived_metrics() {
+    let derived = text_of(DERIVED);
+    let definitions: Vec<_> = derived
+        .lines()
+        .filter_map(|line| Some(line.split_once(" = ")?.1))
+        .collect();
+    let views = text_of(VIEWS);
+    let formulas = views
+        .lines()
+        .filter_map(|line| line.split_once(".formula = "));
+    let others = formulas.filter(|(_, formula)| !definitions.contains(formula));
+    // The views have transfers per second, which no derived metric has.
+    assert_eq!(
+        others.map(|(name, _)| name).collect::<Vec<_>>(),
+        ["requests"]
+    );
 }
 
 /// Home directory with the files for dstat and htop.
