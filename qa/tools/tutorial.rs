@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! docs/tutorial.md and README.md: the documented output of a command is its real output for the archives in docs/tutorial.
+//! docs/tutorial.md and README.md: the documented output of a command is its real output for the archives in
+//! docs/tutorial.
 
 use crate::support::share::{files_in, is_metric, link, text_of, tool};
 use crate::support::{Home, output, pcp, project, run, text};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! README's line and table of costs have the figures of docs/speed.md. `make bench` writes both; `BLESS=1` writes README's.
+//! README's line and table of costs have the figures of docs/speed.md. `make bench` writes both; `BLESS=1` writes
+//! README's.
 
 use crate::support::agrees;
 use crate::support::share::text_of;

@@ -16,8 +16,8 @@ const COMMAND: &str = "command";
 /// List of the GPUs of the process: a fact from which several labels are made.
 pub const GPUS: &str = "gpus";
 
-/// Facts about an agent. Their names are the labels that docs/metrics.md lists, and `COMMAND`. The value of `GPUS` is the
-/// list as the process has it.
+/// Facts about an agent. Their names are the labels that docs/metrics.md lists, and `COMMAND`. The value of `GPUS` is
+/// the list as the process has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts(BTreeMap<String, String>);
 
@@ -78,9 +78,9 @@ impl Facts {
         Self(all)
     }
 
-    /// Returns the labels of an agent's instance: a JSON object of strings and numbers. `raw_name` is the unchanged name
-    /// of the file (bytes that are not UTF-8 become U+FFFD). `uid` is the owner of the file, and `telemetry` the kind of
-    /// file that the numbers come from.
+    /// Returns the labels of an agent's instance: a JSON object of strings and numbers. `raw_name` is the unchanged
+    /// name of the file (bytes that are not UTF-8 become U+FFFD). `uid` is the owner of the file, and `telemetry` the
+    /// kind of file that the numbers come from.
     #[must_use]
     pub fn labels(&self, raw_name: &OsStr, uid: u32, telemetry: &str) -> Value {
         let given = [
