@@ -4,7 +4,8 @@
 //!
 //! NIXL does not tell which transport it uses. The kernel does: it counts the bytes of each TCP connection. The
 //! observer ([`crate::observer`]) has the sockets of the processes that have NIXL loaded read, and sends what was
-//! added. This module owns the table of these processes. It must not know agents: the collector gives them their part.
+//! added. This module owns the table of these processes. It must not import `agents`: the collector gives them their
+//! part.
 //! Begin with [`Transports::apply`].
 
 use crate::base::per_user;
@@ -145,7 +146,7 @@ impl AgentTransport {
             return;
         };
         if self.process != Some(process.instance) {
-            // Its counters begin at zero, and those of its peers with them.
+            // Its counters begin again, and those of its peers with them.
             *self = Self {
                 process: Some(process.instance),
                 ..Self::default()
@@ -176,7 +177,7 @@ impl AgentTransport {
 /// The processes that use NIXL.
 #[derive(Debug, Default)]
 pub struct Transports {
-    /// Processes with a row. One that has a row again begins at zero, with another id.
+    /// Processes with a row. One that has a row again begins with its open connections, with another id.
     processes: BTreeMap<ProcessId, TransportProcess>,
     /// When the last scan began. `None`: there was none since there are processes.
     last_scan: Option<Instant>,

@@ -272,7 +272,9 @@ fn invalid_configuration_at_the_start_does_not_end_the_daemon() {
     let pmcd = Pmcd::start(&home);
     let why = text_of(pmcd.tool("pminfo"), &["-f", "nixl.control.config_error"]);
     assert!(
-        why.contains(r#"nixl.conf:2: owner = ["root"]: unknown field `owner`"#),
+        why.contains(
+            r#"nixl.conf:2: owner = ["root"]: unknown key `owner`: did you mean `owners`?"#
+        ),
         "{why}"
     );
     assert!(pmcd.sent().is_empty());

@@ -351,7 +351,9 @@ fn agent_held_by_a_reader_only_is_exited_or_unknown() {
         wait_for("the agent is withdrawn", || {
             let states = states(&pmcd);
             let now = states.get("agent").map(String::as_str);
-            assert!([None, Some(state), Some(EXITED)].contains(&now), "{now:?}");
+            // A process scan that could not read all processes does not tell whether one writes.
+            let possible = [None, Some(state), Some(EXITED), Some(UNKNOWN)];
+            assert!(possible.contains(&now), "{now:?}");
             now.is_none().then_some(())
         });
         become_counts(&pmcd, &[]);

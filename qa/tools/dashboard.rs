@@ -286,7 +286,7 @@ fn page_with_hundreds_of_agents_plots_the_busiest() {
     );
     assert_eq!(
         page.text("document.querySelectorAll('#chart-bytes li bdi')[1].textContent"),
-        "busy"
+        "producer busy"
     );
     let heat = page.text("document.querySelector('.heat').getAttribute('aria-label')");
     assert_eq!(heat, "Shown for at most 100 agents; this host has 301.");

@@ -10,6 +10,8 @@ use std::path::Path;
 
 /// Longest line that an error shows, in bytes.
 const MAX_SHOWN: usize = 120;
+/// Least similarity of a misspelt key to the one that is meant, of 0 to 1 (Jaro-Winkler).
+const SIMILAR: f64 = 0.8;
 
 /// Structure of the file.
 #[derive(Deserialize)]
@@ -70,12 +72,35 @@ fn line_error(path: &Path, text: &str, at: usize, message: &str) -> ConfigError 
         true => key.trim(),
         false => line,
     };
+    let message = remedy_of_unknown_key(&message).unwrap_or(message);
     let message = format!("{setting}: {message}").replace(char::is_control, " ");
     ConfigError::Value {
         path: path.into(),
         line: index + 1,
         message,
     }
+}
+
+/// Returns a message for a key that serde does not know, with the nearest key in place of a list of all. `None`: the
+/// message is about something else.
+fn remedy_of_unknown_key(message: &str) -> Option<String> {
+    let (unknown, known) = message
+        .strip_prefix("unknown field `")?
+        .split_once("`, expected ")?;
+    let known = Vec::from_iter(known.split('`').skip(1).step_by(2));
+    let similarities = known
+        .iter()
+        .map(|key| (strsim::jaro_winkler(unknown, key), key));
+    let nearest = similarities.max_by(|a, b| a.0.total_cmp(&b.0));
+    Some(match nearest {
+        Some((similarity, key)) if similarity >= SIMILAR => {
+            format!("unknown key `{unknown}`: did you mean `{key}`?")
+        }
+        _ if known == ["nixl"] => {
+            format!("unknown key `{unknown}`: write the keys below [nixl]")
+        }
+        _ => format!("unknown key `{unknown}`: see nixl.conf(5)"),
+    })
 }
 
 /// Returns what to write in place of a value without quotes that is not TOML.

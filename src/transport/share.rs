@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Share of an agent's bytes that went over TCP in the last minute.
+//! Share of the bytes of an agent, or of all agents of a process, that went over TCP in the last minute.
 
 use crate::observer::protocol::Traffic;
 use std::collections::VecDeque;
@@ -38,7 +38,7 @@ impl Share {
         self.samples.push_back(Sample { at, tcp, nixl });
     }
 
-    /// Returns the bytes over TCP divided by those of NIXL. `None`: NIXL moved less than a MiB.
+    /// Returns the bytes over TCP divided by those of NIXL. `None`: NIXL moved less than a MiB in each direction.
     ///
     /// NIXL counts the bytes of an agent's own requests only; TCP also has those that other agents ask for. So a
     /// direction counts only if the agent has moved bytes in it.

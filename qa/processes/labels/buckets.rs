@@ -19,6 +19,14 @@ fn buckets_have_the_labels_of_their_agent_and_bounds() {
     wait_for("both agents are counted", || {
         (pmcd.sent() == BTreeMap::from(all.clone())).then_some(())
     });
+    // On a busy machine, an agent becomes an instance before they are read.
+    wait_for("both agents have the labels of their process", || {
+        let labels = pmcd.labels(TX_BYTES);
+        let mut agents = labels.values();
+        agents
+            .all(|labels| labels.contains_key("slurm_job_id"))
+            .then_some(())
+    });
     for (metric, buckets, lowest, highest) in [
         ("nixl.latency.xfer_time.histogram", 19, "10", "10000000"),
         ("nixl.latency.post_time.histogram", 19, "10", "10000000"),

@@ -262,6 +262,33 @@ fn address_is_checked_saved_and_rejected_if_not_pmproxy() {
 
 #[test]
 #[ignore = "takes Chromium: scripts/check-full dashboard"]
+fn page_says_since_when_pmdanixl_has_not_answered() {
+    let answers = pmproxy();
+    answers.to("/fetch", &[&fetched(7, "100.5", "1")]);
+    let mut page = Chromium::start(1280, 900);
+    page.open(&format!("host={}", answers.address()));
+    page.until(
+        "it has values",
+        "document.body.dataset.state === 'connected'",
+    );
+    answers.to(
+        "/fetch",
+        &[r#"{"context":7,"timestamp":102.5,"values":[]}"#],
+    );
+    page.until(
+        "the time of the last answer is shown",
+        r"/^pmdanixl has not answered since \d\d:\d\d:\d\d: /.test(document.querySelector('#trouble').innerText)",
+    );
+    answers.to("/fetch", &[&fetched(7, "104.5", "1")]);
+    page.until(
+        "the advice is hidden",
+        "document.querySelector('#trouble').hidden",
+    );
+    assert_eq!(page.complaints(), [""; 0]);
+}
+
+#[test]
+#[ignore = "takes Chromium: scripts/check-full dashboard"]
 fn servers_and_ranks_distinguish_agents_with_uuid_names() {
     let agents = [
         (1, "prefill", 8100, "TP1"),

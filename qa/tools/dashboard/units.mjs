@@ -343,7 +343,7 @@ test("many key presses cause one drawing", (context) => {
 
 /** A fake pmproxy with one agent that has sent `bytes` bytes. It is down while `context` is undefined. */
 function pmproxy() {
-    const proxy = { context: 7, time: 100, bytes: 0, opened: 0 };
+    const proxy = { context: 7, time: 100, bytes: 0, opened: 0, hasAgents: true };
     const answer = (url) => {
         const { pathname } = new URL(url);
         const what = pathname.split("/").pop();
@@ -354,7 +354,8 @@ function pmproxy() {
         if (!pathname.includes(`/${proxy.context}/`)) {
             return { message: "unknown context identifier", success: false };
         }
-        const values = [[metric.VERSION, null, "9"], [metric.STATUS, 3, "live"], [metric.SENT, 3, proxy.bytes]];
+        const agents = [[metric.STATUS, 3, "live"], [metric.SENT, 3, proxy.bytes]];
+        const values = [[metric.VERSION, null, "9"], [metric.COUNTS.live, null, 1], ...(proxy.hasAgents ? agents : [])];
         return {
             metric: { metrics: values.map(([name]) => ({ name, sem: name === metric.SENT ? "counter" : "instant", units: "byte" })) },
             fetch: {
@@ -411,4 +412,18 @@ test("a pmproxy that returns is queried again, and no rate covers the gap", asyn
     assert.equal(proxy.opened, 3);
     assert.deepEqual(history.sums([metric.SENT]), [null, 10, null, null, 20, null, null, 30]);
     assert.equal(source.names.get(3), "agent");
+});
+
+test("a context that lacks the agents of the host is replaced", async () => {
+    const proxy = pmproxy();
+    const source = new Source("http://node1:44322");
+    const agents = async () => (await source.next()).values.get(metric.STATUS)?.size;
+    assert.equal(await agents(), 1);
+    proxy.hasAgents = false;
+    assert.equal(await agents(), undefined);
+    assert.equal(proxy.opened, 1);
+    Object.assign(proxy, { context: 8, hasAgents: true });
+    assert.equal(await agents(), 1);
+    assert.equal(await agents(), 1);
+    assert.equal(proxy.opened, 2);
 });

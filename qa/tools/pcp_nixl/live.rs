@@ -25,7 +25,8 @@ fn live_pmcd_is_shown_with_and_without_agents() {
     };
     let none = run(&mut live(&["--once"]));
     assert!(
-        none.contains("  tx -B/s  rx -B/s  0 agents\n") && none.ends_with("\nno agents\n"),
+        none.contains("  tx -B/s  rx -B/s  0 agents\n")
+            && none.ends_with("\nno agents: pmdanixl --check on the host says why\n"),
         "{none}"
     );
     let mut rings = ["one", "two"].map(|name| home.new_ring(name, 64));

@@ -230,7 +230,7 @@ function draw() {
     }));
     charts.times.draw(span(), history.times, quantiles, false);
     setText(byId("times-of"), ids.length > 1 ? "maximum over the agents" : "");
-    const losses = [["dropped events", metric.DROPPED], ["drains that found the ring full", metric.FULL]];
+    const losses = [["dropped events", metric.DROPPED], ["rings found full", metric.FULL]];
     const lost = losses.map(([label, name]) => ({ label, values: history.sums([name], some) }));
     charts.loss.draw(span(), history.times, lost, false);
     if (all.length > MAX_AGENTS_WITH_BUCKETS) {

@@ -2,12 +2,19 @@
 
 // Source of the values: opens a context, opens another one if it is lost, and fetches names and labels of new instances.
 
+import { one } from "./history.js";
 import { Pmproxy, Trouble } from "./pmproxy.js";
 import * as metric from "./metrics.js";
 
 /** With more agents, buckets are not fetched: there are twenty for each agent. */
 export const MAX_AGENTS_WITH_BUCKETS = 100;
 const LABELS_INTERVAL_MS = 30_000;
+
+/** Returns true if the host has running agents, and none is an instance. */
+function lacks_agents(values) {
+    const running = [metric.COUNTS.live, metric.COUNTS.idle].some((name) => one(values, name, null) > 0);
+    return running && !values.get(metric.STATUS)?.size;
+}
 
 export class Source {
     constructor(base) {
@@ -46,6 +53,10 @@ export class Source {
             answer = await this.fetch();
         }
         await this.update_names(answer.values);
+        if (lacks_agents(answer.values)) {
+            // pmproxy 6 may have no instances after a restart of pmdanixl. The next request opens another context.
+            this.about = undefined;
+        }
         return { ...answer, isNew };
     }
 
