@@ -3,7 +3,7 @@
 //! The dashboard and the alerts for Prometheus, and quantiles of its histograms, with a real Prometheus.
 
 use super::{PROMETHEUS, RULES, VECTOR, agents, heat_maps, list, names_in_promql, string, targets};
-use crate::support::kill::while_stopped;
+use crate::support::kill::{kill_for_a_minute, while_stopped};
 use crate::support::pmproxy::{Local, Pmproxy};
 use crate::support::rule::lose_and_leave;
 use crate::support::share::text_of;
@@ -338,4 +338,34 @@ fn prometheus_alerts_report_an_agent_between_two_scrapes() {
         assert!(summary.starts_with(gone), "{alert}: {alerts:?}");
         assert!(found.next().is_none(), "{alert}: {alerts:?}");
     }
+}
+
+#[test]
+#[ignore = "needs Prometheus"]
+fn prometheus_reports_a_killed_pmda_by_its_target() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let proxy = Pmproxy::start(&home, &pmcd);
+    let server = Local::prometheus(&home, &proxy);
+    let query = |expression: &str| {
+        let answer = server.json("/api/v1/query", &[("query", expression)])?;
+        Some(list(&answer["data"]["result"]).to_vec())
+    };
+    wait_for("Prometheus has scraped it", || {
+        let found = query("nixl_control_directories_missing")?;
+        (!found.is_empty()).then_some(())
+    });
+    let down = || {
+        let answer = server.json("/api/v1/alerts", &[])?;
+        let mut alerts = list(&answer["data"]["alerts"]).iter();
+        let alert = alerts.find(|one| one["labels"]["alertname"] == "NixlPmdaDown")?;
+        Some(string(&alert["annotations"], "summary").to_owned())
+    };
+    assert_eq!(down(), None);
+    kill_for_a_minute(&pmcd);
+    let summary = wait_for("the alert", down);
+    assert!(summary.starts_with("127.0.0.1:"), "{summary}");
+    let up = query("up").expect("an answer");
+    assert_eq!(up[0]["value"][1], "1", "pmproxy answers: {up:?}");
+    wait_for("the alert is gone", || down().is_none().then_some(()));
 }
