@@ -225,11 +225,11 @@ fn agent_is_published_after_its_labels_are_known() {
         wait_until_mapped(&agent, &core.path(&name));
         agent
     });
-    // Agents wait for labels for a second of the test clock. That is almost a minute here, since other load delays the
+    // Agents wait for labels for a second of the test clock. That is minutes here, since other load delays the
     // observer.
     let mut seen = BTreeMap::new();
     wait_for("all are instances", || {
-        core.tick(1, Duration::from_micros(200), LONG);
+        core.tick(1, Duration::from_micros(50), LONG);
         core.tidy();
         for name in core.instances().into_keys() {
             let labels = core.labels(&name);

@@ -2,7 +2,7 @@
 
 //! Kills of processes, of pmcd, and of the daemons that a killed pmcd leaves behind.
 
-use super::{Pmcd, output, wait_for};
+use super::{Pmcd, output, text, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -46,12 +46,13 @@ pub fn kill_process(pid: u32) {
     kill(pid, Signal::SIGKILL).expect("it runs");
 }
 
-/// Kills the daemon so that it is missing for a while: pmcd starts it again at the next request, but only once a minute.
+/// Kills the daemon so that it is missing for a while: pmcd starts it again at the next request, but only once a
+/// minute.
 pub fn kill_for_a_minute(pmcd: &Pmcd) {
     kill_process(pmcd.pmda_pid());
     wait_for("pmcd has started it again", || {
         let answer = output(pmcd.tool("pminfo").args(["-f", "nixl.control.version"]));
-        answer.status.success().then_some(())
+        text(&answer).contains("value ").then_some(())
     });
     kill_process(pmcd.pmda_pid());
 }

@@ -65,10 +65,11 @@ fn time_to_end(work: Work) -> Option<Duration> {
     assert!(status.success(), "{work:?}: {status}");
     wait_for("the observer ends", || observers().is_empty().then_some(()));
     let time = start.elapsed();
+    // A busy host may have set aside more than one of those that are stalled.
     wait_for("all workers end that can", || {
-        (workers().len() == usize::from(is_stalled)).then_some(())
+        let left = workers().len();
+        (left == count('D') && is_stalled == (left > 0)).then_some(())
     });
-    assert_eq!(count('D'), usize::from(is_stalled), "{work:?}");
     drop(staller);
     wait_for("all workers end", || workers().is_empty().then_some(()));
     Some(time)
