@@ -173,8 +173,10 @@ pub fn text(output: &Output) -> String {
 pub fn agent_of(parent: u32) -> u32 {
     wait_for("pmdanixl is started", || {
         let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+        // A child that has ended and is not waited for has the state Z.
         let is_pmda = |pid: &&str| {
-            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "pmdanixl\n")
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+            stat.is_ok_and(|stat| stat.contains("(pmdanixl) ") && !stat.contains(") Z "))
         };
         children.split_whitespace().find(is_pmda)?.parse().ok()
     })

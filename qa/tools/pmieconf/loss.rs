@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Rules about counters that should stand still: full rings, dropped events, errors.
+//! Rules about counters that should stand still: full rings, dropped events, errors. Rules on a running pmcd.
 
-use crate::support::kill::while_stopped;
+use crate::support::kill::{kill_for_a_minute, while_stopped};
 use crate::support::rule::{Rule, configure, lose_and_leave, said_by};
 use crate::support::share::{DERIVED, Logger};
-use crate::support::{Home, Pmcd, project, wait_for};
+use crate::support::{Home, Pmcd, output, project, wait_for};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -167,12 +167,12 @@ impl Live {
         fs::read_to_string(&self.said).expect("there")
     }
 
-    /// Waits until each rule was evaluated twice.
-    fn has_evaluated(&self) {
+    /// Waits until each of these rules was evaluated twice.
+    fn has_evaluated(&self, rules: &[&str]) {
         wait_for("pmie evaluates the rules", || {
             let said = self.said();
-            let is_twice = |(name, ..): &Loss| said.matches(&format!("nixl.{name}: ")).count() > 1;
-            LOSSES.iter().all(is_twice).then_some(())
+            let is_twice = |name: &&str| said.matches(&format!("nixl.{name}: ")).count() > 1;
+            rules.iter().all(is_twice).then_some(())
         });
     }
 }
@@ -195,7 +195,7 @@ fn loss_between_two_samples_is_reported_live_and_from_an_archive() {
 
     // No other agent is there.
     let live = Live::start(&home, &pmcd, &config);
-    live.has_evaluated();
+    live.has_evaluated(&LOSSES.map(|(name, ..)| name));
     while_stopped(&[live.pmie.id()], || lose_and_leave(&home, &pmcd));
     let said = wait_for("pmie reports each loss", || {
         let said = live.said();
@@ -219,4 +219,24 @@ fn loss_between_two_samples_is_reported_live_and_from_an_archive() {
     let mut said = said_by(&config, &path);
     said.sort_by_key(|said| messages.iter().position(|message| message == said));
     assert_eq!(said, messages);
+}
+
+#[test]
+fn killed_pmda_is_reported_with_its_status() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let rule = Rule::new("pmda_down").with(&[("delta", "\"1 sec\"")]);
+    let live = Live::start(&home, &pmcd, &configure(&home, &[rule]));
+    live.has_evaluated(&["pmda_down"]);
+    assert!(!live.said().contains("does not answer"), "{}", live.said());
+    kill_for_a_minute(&pmcd);
+    // A new client makes pmcd notice the end.
+    let _ = output(pmcd.tool("pminfo").arg("pmcd.agent.status"));
+    let message = "\npmdanixl does not answer: no values of NIXL status ";
+    let status = wait_for("pmie reports it", || {
+        let said = live.said();
+        let (status, _) = said.split_once(message)?.1.split_once('@')?;
+        status.parse::<i32>().ok()
+    });
+    assert_eq!(status >> 16, libc::SIGKILL, "{status}");
 }
