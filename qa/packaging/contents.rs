@@ -8,6 +8,7 @@
 
 mod crates;
 mod packages;
+mod release;
 
 use crate::support::{Home, PMDANIXL, golden, project, run};
 use std::fs;

@@ -8,6 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// Address of the repository, from Cargo.toml.
+const ADDRESS: &str = env!("CARGO_PKG_REPOSITORY");
+
 #[test]
 fn package_for_another_architecture_is_rejected() {
     // This machine and another supported one, by their names in compilers; the other one also by its name in Debian.
@@ -160,6 +163,7 @@ fn debian_package_has_files_scripts_and_dependencies() {
         .collect();
     assert_eq!(depends, ["pcp", "libc6", "libpcp-pmda3"], "{control}");
     assert_eq!(field("Package:"), "pmdanixl");
+    assert_eq!(field("Homepage:"), ADDRESS);
     let unpacked = home.path("control");
     run(Command::new("dpkg-deb")
         .arg("--control")
@@ -200,6 +204,7 @@ fn rpm_packages_have_files_scripts_and_dependencies() {
         .arg(format!("_sourcedir {}", home.path(".").display()))
         .args(["--define", "_licensedir %{_datadir}/licenses"])
         .args(["--define", "_docdir %{_datadir}/doc"])
+        .args(["--define", &format!("repository {ADDRESS}")])
         .arg(project("rpm/pmdanixl.spec")));
     let machine = std::env::consts::ARCH;
     let packages = [
@@ -217,6 +222,7 @@ fn rpm_packages_have_files_scripts_and_dependencies() {
             "[%{FILEMODES:perms} %{FILEFLAGS:fflags} %{FILENAMES}\n]",
         ]);
         golden(&format!("{short}.contents"), &steady(&contents));
+        assert_eq!(ask(&["--qf", "%{URL}"]), ADDRESS);
         let wants = ["--requires", "--recommends", "--provides", "--obsoletes"]
             .map(|what| format!("{what}\n{}", steady(&ask(&[what]))));
         golden(&format!("{short}.wants"), &wants.concat());
