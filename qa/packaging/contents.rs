@@ -27,6 +27,70 @@ fn listing(directory: &Path) -> String {
     lines.join("\n") + "\n"
 }
 
+/// Directory of the pages of docs/ in an installation.
+const PAGES: &str = "usr/share/doc/pmdanixl/docs/";
+
+/// Pages of docs/ that a text names.
+fn pages_in(text: &str) -> Vec<String> {
+    let text = text.replace("\\-", "-");
+    let parts = text.split("docs/").skip(1);
+    let pages = parts.filter_map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-')?;
+        let is_page = rest[end..].starts_with(".md");
+        is_page.then(|| rest[..end].to_owned() + ".md")
+    });
+    pages.collect()
+}
+
+/// Checks that each page that an installed file names is installed.
+fn installed_texts_name_installed_pages(root: &Path) {
+    let mut count = 0;
+    for line in files(root).iter().filter(|line| !line.contains(" -> ")) {
+        let (path, _) = line.rsplit_once(' ').expect("a mode");
+        let text = fs::read(root.join(path)).expect("readable");
+        // Pages of docs/ have links, which another test checks.
+        if path.starts_with(PAGES) {
+            continue;
+        }
+        for page in pages_in(&String::from_utf8_lossy(&text)) {
+            assert!(root.join(PAGES).join(&page).exists(), "{path}: {page}");
+            count += 1;
+        }
+    }
+    assert!(count > 10, "{count} pages are named");
+}
+
+/// Checks that FILES of pmdanixl(1) has each installed file, or a directory above it.
+fn manual_page_lists_installed_files(root: &Path, agents: &str, commands: &str) {
+    let page = fs::read_to_string(project("pmdanixl.1")).expect("there");
+    let (_, listed) = page.split_once(".SH FILES\n").expect("a list of files");
+    let listed = listed.split(".SH ").next().unwrap_or(listed);
+    let listed = listed
+        .replace("\\-", "-")
+        .replace("$PCP_SYSCONF_DIR", "/etc/pcp")
+        .replace("$PCP_PMDASADM_DIR", agents)
+        .replace("$PCP_BINADM_DIR", commands)
+        .replace("$PCP_SHARE_DIR", "/usr/share/pcp");
+    let names = listed.split([' ', ',', '"', '\n']);
+    let names = names.filter(|name| !name.is_empty());
+    // A name without a directory follows one that has it.
+    let names = names.flat_map(|name| match name.strip_prefix('/') {
+        Some(name) => vec![name.to_owned()],
+        None => vec![format!("etc/pcp/{name}"), format!("etc/pcp/pmchart/{name}")],
+    });
+    let names: Vec<String> = names.collect();
+    for line in files(root) {
+        // Links, and manual pages, which man(1) finds.
+        if line.contains(" -> ") || line.contains("/man/") {
+            continue;
+        }
+        let (path, _) = line.rsplit_once(' ').expect("a mode");
+        let mut names = names.iter();
+        let is_listed = names.any(|name| Path::new(path).starts_with(name));
+        assert!(is_listed, "{path}");
+    }
+}
+
 /// Checks the place of each file after `make install` with these directories of PCP, and that `make uninstall` removes
 /// all files.
 fn layout(name: &str, agents: &str, commands: &str) {
@@ -48,7 +112,18 @@ fn layout(name: &str, agents: &str, commands: &str) {
         install
     };
     run(&mut install());
-    golden(&format!("layout.{name}"), &listing(&root));
+    let listed = listing(&root);
+    let (pages, others) = listed
+        .lines()
+        .partition::<Vec<_>, _>(|line| line.starts_with(PAGES));
+    golden(&format!("layout.{name}"), &(others.join("\n") + "\n"));
+    let installed = |line: &&str| line.ends_with(".md 644");
+    assert_eq!(
+        pages.into_iter().filter(installed).count(),
+        listing(&project("docs")).matches(".md ").count()
+    );
+    installed_texts_name_installed_pages(&root);
+    manual_page_lists_installed_files(&root, agents, commands);
     let mut closed = Command::new("find");
     closed.arg(&root).args(["-type", "d", "!", "-perm", "755"]);
     assert_eq!(run(&mut closed), "");
