@@ -39,16 +39,16 @@ fn with_costs(page: &str) -> String {
     let memory = |agents| figure("Memory", &[agents], "KiB") / 1024.0;
     let fetch = |agents| figure("Fetches through pmcd", &["20 metrics", agents], "p50 ms");
     let busy = ["64", "40000"];
-    let load = figure("Processor, under load", &busy, "% of a processor");
-    let idle = figure("Processor, idle", &["1000"], "% of a processor");
+    let load = figure("CPU, under load", &busy, "% of a CPU");
+    let idle = figure("CPU, idle", &["1000"], "% of a CPU");
     let (few, many) = (memory("64"), memory("1000"));
     let line = format!(
-        "{LINE}{load:.1} % of a processor and {few:.1} MiB for 64 agents with 40,000 events a second each ([more](#cost))."
+        "{LINE}{load:.1} % of a CPU and {few:.1} MiB for 64 agents with 40,000 events a second each ([more](#cost))."
     );
     let table = format!(
         "{HEADER}\
-         | processor, 1,000 agents without events | {idle:.1} % of one |\n\
-         | processor, 64 agents with 40,000 events a second each | {load:.1} % of one |\n\
+         | CPU, 1,000 agents without events | {idle:.1} % of one |\n\
+         | CPU, 64 agents with 40,000 events a second each | {load:.1} % of one |\n\
          | memory, 64 agents; 1,000 | {few:.1} MiB; {many:.0} MiB |\n\
          | a fetch of the 20 metrics through pmcd, 64 agents; 1,000 | {:.2} ms; {:.1} ms |",
         fetch("64"),
