@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Names of metrics that version 0.3.0 replaced: none is left in the repository.
+//! CHANGELOG.md is short. Names of metrics that version 0.3.0 replaced are there, and in no other file.
 
 use crate::support::project;
 use crate::support::share::text_of;
@@ -58,4 +58,23 @@ fn changelog_has_the_table_of_renamed_metrics() {
         };
         assert!(changelog.lines().any(|line| line == row), "{row}");
     }
+}
+
+#[test]
+fn changelog_has_fifteen_lines_for_a_release_with_what_breaks_first() {
+    let changelog = text_of("CHANGELOG.md");
+    let releases: Vec<&str> = changelog.split("\n## 0.").skip(1).collect();
+    for release in &releases {
+        let release = release.split("\n## ").next().unwrap_or(release);
+        let (title, text) = release.split_once('\n').expect("lines");
+        let lines = text.lines().filter(|line| !line.is_empty());
+        assert!(lines.clone().count() <= 2 + 15, "0.{title}");
+        let first = lines.clone().next().unwrap_or_default();
+        // The first release has nothing to break.
+        assert!(
+            title.starts_with("1.0") || first == "Breaking:",
+            "0.{title}"
+        );
+    }
+    assert!(releases.len() >= 3);
 }
