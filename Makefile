@@ -16,7 +16,7 @@ help:
 	@echo "make torture        2,000 kills of each kind under load, a kill after each instruction of a drain, six failures"
 	@echo "                    of each system call on rings and state, hostile files, 50 restarts of real NIXL"
 	@echo "make soak           hundreds of agents start and exit; MINUTES=10"
-	@echo "make bench          measure drains, fetches, memory and processor time for docs/speed.md; QUICK=1: into target/; ONLY=\"load push\": print some"
+	@echo "make bench          measure drains, fetches, memory and CPU time for docs/speed.md; QUICK=1: into target/; ONLY=\"load push\": print some"
 	@echo "make compare        pmdanixl beside NIXL's own exporters under one load of real NIXL (docs/testing.md); RUNS=5 SECONDS=10"
 	@echo "make engines        real vLLM servers on this host's CPUs: figures, labels, kills (docs/testing.md); STEPS=\"pull tp2\" for some"
 	@echo "make gpu            real NIXL on this host's GPU, seen by pmdanixl (docs/testing.md); HOST_MEMORY=1 without a GPU; PACK=DIR"

@@ -194,7 +194,7 @@ impl Totals {
     /// Adds one event.
     #[inline]
     pub fn count(&mut self, event: Event) {
-        // No branch by type, since a processor cannot predict the next type.
+        // No branch by type, since a CPU cannot predict the next type.
         let (at, more) = match event.kind {
             Some(kind) => (kind as usize, event.value),
             None => (EventType::COUNT, 1),
@@ -257,7 +257,7 @@ const CHUNK: usize = 1 << 8;
 /// A power of two above the number of types, including the unknown one.
 const TYPES: usize = (EventType::COUNT + 1).next_power_of_two();
 
-/// Events in their order, and their totals, which are summed while the events are in the processor's cache.
+/// Events in their order, and their totals, which are summed while the events are in the CPU's cache.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
     /// Buffer whose first `len` events are valid. It keeps its memory when it is cleared.

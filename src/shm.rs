@@ -209,7 +209,7 @@ impl HeaderPoll {
         let guard = AccessGuard::new(self.start.addr().get(), 8 * count);
         // SAFETY: as in `access`; these are the first words of the mapping.
         let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), count) };
-        // Without a branch, so that the processor starts the loads of the next files during a cache miss.
+        // Without a branch, so that the CPU starts the loads of the next files during a cache miss.
         let pairs = words.iter().zip(self.expected);
         let differ = pairs.fold(0, |all, (now, then)| all | (now.load(Relaxed) ^ then));
         if guard.has_fault() {

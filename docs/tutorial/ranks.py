@@ -25,7 +25,7 @@ BLOCKS = 2
 STEPS_PER_SECOND = 10
 GROUPS = "/sys/fs/cgroup/cpu/nixl-tutorial"
 # An archive: size of a block; transports of UCX; scenes. A scene: duration in seconds; link: speed of one link (others: FAST); share:
-# percentage of a processor for one rank; burst: rank that also writes blocks of 64 bytes as fast as possible; restart: rank that is
+# percentage of a CPU for one rank; burst: rank that also writes blocks of 64 bytes as fast as possible; restart: rank that is
 # started again, and its transports.
 FAST = "1gbit"
 ARCHIVES = {
@@ -136,7 +136,7 @@ def set_link(number, speed):
 
 
 def set_share(number, percent):
-    """Limits a rank to a percentage of one processor. 0: no limit."""
+    """Limits a rank to a percentage of one CPU. 0: no limit."""
     with open(f"{GROUPS}/rank-{number}/cpu.cfs_quota_us", "w", encoding="ascii") as quota:
         quota.write(str(percent * 1000 if percent else -1))
 

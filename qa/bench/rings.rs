@@ -26,7 +26,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// Longer than the resolution of file times.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// More memory than the cache of a processor: rings that are visited one after the other are not in the cache.
+/// More memory than the cache of a CPU: rings that are visited one after the other are not in the cache.
 const UNCACHED: u64 = 256 << 20;
 
 /// Number of rings that fill this memory.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The application of `make compare`: the ranks, what they count themselves, and the processor time and memory of processes."""
+"""The application of `make compare`: the ranks, what they count themselves, and the CPU time and memory of processes."""
 
 import json
 import os
@@ -70,7 +70,7 @@ class Ranks:
         return [process.pid for process in self.processes]
 
     def find_polling(self):
-        """Finds the thread of each rank that uses the processor without transfers: NIXL's progress thread."""
+        """Finds the thread of each rank that uses the CPU without transfers: NIXL's progress thread."""
         before = self.threads()
         time.sleep(IDLE)
         used = {thread: seconds - before.get(thread, 0) for thread, seconds in self.threads().items()}
@@ -80,7 +80,7 @@ class Ranks:
                 self.polling.add(busiest)
 
     def threads(self):
-        """Returns the processor time in seconds of the threads of all ranks that do not poll, by process and thread."""
+        """Returns the CPU time in seconds of the threads of all ranks that do not poll, by process and thread."""
         found = {}
         for pid in self.pids():
             for thread in os.listdir(f"/proc/{pid}/task"):
@@ -90,7 +90,7 @@ class Ranks:
         return found
 
     def spent(self, before):
-        """Returns the processor time of these threads since `before`, in seconds."""
+        """Returns the CPU time of these threads since `before`, in seconds."""
         return sum(seconds - before.get(thread, 0) for thread, seconds in self.threads().items())
 
     def stop(self):
@@ -105,7 +105,7 @@ class Ranks:
 
 
 def processor(pids):
-    """Returns the processor time of each of these processes, in seconds, by the kernel's clock of a process (clock_getcpuclockid(3))."""
+    """Returns the CPU time of each of these processes, in seconds, by the kernel's clock of a process (clock_getcpuclockid(3))."""
     found = {}
     for pid in pids:
         try:
@@ -116,7 +116,7 @@ def processor(pids):
 
 
 def spent(before, pids):
-    """Returns the processor time of these processes since `before`, in seconds."""
+    """Returns the CPU time of these processes since `before`, in seconds."""
     return sum(now - before.get(pid, 0) for pid, now in processor(pids).items())
 
 
@@ -141,7 +141,7 @@ def complaints(path):
 
 
 def busy():
-    """Returns how many processors are in use now, as a mean of half a second."""
+    """Returns how many CPUs are in use now, as a mean of half a second."""
     def read():
         with open("/proc/stat", encoding="ascii") as stat:
             fields = [int(field) for field in stat.readline().split()[1:9]]

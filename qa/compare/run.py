@@ -134,13 +134,13 @@ def main():
                 results[kind].append(found)
                 messages[kind] = application.complaints(path)
                 print(f"compare: run {run + 1} of {runs}, {kind.title}: {found['fast']['transfers']:.0f} transfers/s, "
-                      f"{found['seen']} ranks; before it, others used {found['others']:.2f} processors", file=sys.stderr, flush=True)
+                      f"{found['seen']} ranks; before it, others used {found['others']:.2f} CPUs", file=sys.stderr, flush=True)
     finally:
         processes.end_all()
         shutil.rmtree(work)
     print(table.text({kind.title: found for kind, found in results.items()}, RANKS, RATE))
     others = [one["others"] for found in results.values() for one in found]
-    print(f"\nProcessors that others used before each measurement: {table.spread(others, 2)}. "
+    print(f"\nCPUs that others used before each measurement: {table.spread(others, 2)}. "
           f"Load average at the start: {average:.2f}.")
     for kind, found in messages.items():
         for text, count in found.items():

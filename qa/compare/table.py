@@ -53,15 +53,15 @@ def text(results, ranks, rate):
     both = {
         "transfers/s, as fast as possible": lambda found: spread([one["fast"]["transfers"] for one in found]),
         f"events/s, {rate:,} wanted": lambda found: spread([4 * one["paced"]["transfers"] for one in found]),
-        "processor of the application at 40,000 events/s, %": lambda found: spread([one["paced"]["application"] for one in found]),
+        "CPU of the application at 40,000 events/s, %": lambda found: spread([one["paced"]["application"] for one in found]),
         "memory of the application, MiB": lambda found: spread([one["memory"] for one in found]),
     }
     own = {
         "transfers/s, in % of those with telemetry off": lambda found: spread(
             [100 * one["fast"]["transfers"] / off["fast"]["transfers"] for one, off in zip(found, reference)]),
-        "processor of the application, % more than off": lambda found: more(found, lambda one: one["paced"]["application"]),
-        "processor of other processes, %": lambda found: outside(found, lambda one: one["paced"]["outside"]),
-        "processor in all, % more than off": lambda found: all_more(
+        "CPU of the application, % more than off": lambda found: more(found, lambda one: one["paced"]["application"]),
+        "CPU of other processes, %": lambda found: outside(found, lambda one: one["paced"]["outside"]),
+        "CPU in all, % more than off": lambda found: all_more(
             found, lambda one: one["paced"]["application"], lambda one: one["paced"]["outside"]),
         "memory of the application, MiB more than off": lambda found: more(found, lambda one: one["memory"]),
         "memory of other processes, MiB": lambda found: outside(found, lambda one: one["outside"]),

@@ -207,7 +207,7 @@ fn control_metrics_show_the_work_and_cost_of_the_daemon() {
         rejected: 0,
     };
     assert_eq!(figures(), expected);
-    // Processor time and memory in /proc of the daemon, and of the processes that look at others, which are counted
+    // CPU time and memory in /proc of the daemon, and of the processes that look at others, which are counted
     // later.
     let pid = pmcd.pmda_pid();
     let fields = |pid: u32| -> Option<Vec<u64>> {

@@ -244,7 +244,7 @@ def cost(world, table):
 
 
 def load(world, table):
-    """Processor time of the daemon, which counts all events meanwhile."""
+    """CPU time of the daemon, which counts all events meanwhile."""
     for agents, rate, title in ((1000, "0.01", "1,000 idle agents"), (64, "156.25", "64 agents, 40,000 events/s")):
         world.start(f"load-{agents}")
 
@@ -265,7 +265,7 @@ def load(world, table):
         table.check(f"{title}: all are seen", len(written) == agents and shown == written and all(written.values()),
                     f"{len(shown):,} agents, {sum(shown.values()):,} of {total:,} events at "
                     f"{amount((total + lost) / seconds)}/s, {lost:,} lost")
-        table.figure(f"{title}: processor time of pmdanixl, two times 4 s", ", ".join(f"{one:.2f} %" for one in used))
+        table.figure(f"{title}: CPU time of pmdanixl, two times 4 s", ", ".join(f"{one:.2f} %" for one in used))
 
 
 def model(world, table):

@@ -71,7 +71,7 @@ def about(driver, world):
     version = subprocess.check_output([world.pmdanixl, "--version"], text=True).strip()
     return [
         f"{time.strftime('%Y-%m-%d')}, {f'{world.gpu.name}, driver {driver}' if world.gpu else 'host memory, no GPU'}, "
-        f"{os.cpu_count()} processors, Linux {platform.release().split('-')[0]}",
+        f"{os.cpu_count()} CPUs, Linux {platform.release().split('-')[0]}",
         f"{', '.join(sorted(world.loaded)) or 'NIXL was not loaded'}, {version}, Python {platform.python_version()}",
     ]
 

@@ -158,7 +158,7 @@ class World:
         return compare()
 
     def processor(self, seconds):
-        """Returns the processor time of the daemon and its worker in % of a core, over so many seconds."""
+        """Returns the CPU time of the daemon and its worker in % of a core, over so many seconds."""
         pids = self.pmcd.pmda()
         before, start = processor(pids), time.monotonic()
         time.sleep(seconds)

@@ -15,7 +15,7 @@ TOOLS = "aarch64-linux-gnu-"
 SOURCE = "src/ring/protocol.rs"
 
 # Description and text of a source line, and the instructions that it must have. The compare-and-swap may be a call of a routine
-# that selects instructions by the processor's features. Both variants are checked.
+# that selects instructions by the CPU's features. Both variants are checked.
 RELEASE = re.compile(r"(casl|casal|stlxr|bl\s+\S+ <__aarch64_cas8_(rel|acq_rel)>)")
 FENCE = re.compile(r"dmb\s+(ishld|ish)\b")
 WANTED = [
@@ -133,7 +133,7 @@ def main():
             continue
         names = [code.split()[0] for code in codes]
         if any(name in ("casl", "casal") for name in names) and "stlxr" in names:
-            print(f"ok {routine}: casl if the processor has it, otherwise stlxr")
+            print(f"ok {routine}: casl if the CPU has it, otherwise stlxr")
         else:
             failed = True
             print(f"FAIL {routine}: {names}")

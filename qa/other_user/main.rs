@@ -33,7 +33,7 @@ mod files;
 mod kit;
 mod torment;
 
-/// Pause between two actions, so that the daemon gets processor time.
+/// Pause between two actions, so that the daemon gets CPU time.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Number of agents that start and exit together.

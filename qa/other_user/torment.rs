@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Changes between two pauses, so that the daemon gets processor time.
+/// Changes between two pauses, so that the daemon gets CPU time.
 const BURST: usize = 10;
 
 /// Prints at the end how often it made each kind of change. Returns the number of changes.

@@ -40,7 +40,7 @@ fn worker(program: impl AsRef<std::ffi::OsStr>, rank: u32) -> Command {
     command
 }
 
-/// Processor time of the PMDA so far, in microseconds.
+/// CPU time of the PMDA so far, in microseconds.
 fn cpu_time(link: &mut Link) -> u64 {
     let values = link.values("control.cpu_time").expect("an answer");
     values.values().next().copied().expect("a value")

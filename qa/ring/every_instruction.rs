@@ -70,7 +70,7 @@ fn drain_killed_after_any_instruction_counts_every_event_once() {
     }
 }
 
-/// Runs all cases in parallel, one on each processor.
+/// Runs all cases in parallel, one on each CPU.
 fn in_parallel(turns: std::ops::Range<usize>, run: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(turns.start);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -20,7 +20,7 @@ const NEWEST: &str = "1.5.1";
 const RESETS: &str = "nixl.ring.resets";
 const REQUESTS: &str = "nixl.transfer.tx_requests";
 
-/// Runs one test at a time: each uses both processors of a small machine.
+/// Runs one test at a time: each uses both CPUs of a small machine.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {

@@ -2,7 +2,7 @@
 
 //! Real NIXL from its published wheels, which moves real bytes: pminfo shows its exact numbers through a real pmcd.
 //!
-//! Each test uses both processors of a small machine, so the tests run one at a time.
+//! Each test uses both CPUs of a small machine, so the tests run one at a time.
 
 use crate::support::{Home, Nixl, Pmcd, leave_out, wait_for};
 use pmdanixl::metrics::{METRICS, ValueSource};

@@ -226,14 +226,14 @@ fn events_around_an_overflow_are_not_paired() {
     }
 }
 
-/// Processor time of this thread.
+/// CPU time of this thread.
 fn own_time() -> Duration {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.expect("Linux has it").into()
 }
 
 #[test]
-#[ignore = "measures processor time"]
+#[ignore = "measures CPU time"]
 fn ring_is_drained_among_rings_that_exceed_the_budget() {
     let mut core = Core::new("");
     let slots = 1 << 16;

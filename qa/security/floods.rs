@@ -95,7 +95,7 @@ fn full_rings_of_another_user_delay_no_event_and_no_answer() {
         .map(|_| timed(&mut link, TX_BYTES).1.own())
         .collect();
     own.sort();
-    // Median of the processor time of an answer: 2 ms. It is 170 to 1,000 ms if an answer reads all events.
+    // Median of the CPU time of an answer: 2 ms. It is 170 to 1,000 ms if an answer reads all events.
     assert!(own[50] < Duration::from_millis(50), "{own:?}");
     sends(&mut link, &mut victim, "victim", 5_001, 1_000);
     let least = flood.times();
@@ -265,7 +265,7 @@ fn rewritten_unrelated_files_do_not_hide_a_new_agent() {
         .map(|_| timed(&mut link, TX_BYTES).1.own())
         .collect();
     own.sort();
-    // Median of the processor time of an answer. It is 500 to 4,200 ms if an answer checks 100,000 files.
+    // Median of the CPU time of an answer. It is 500 to 4,200 ms if an answer checks 100,000 files.
     assert!(own[50] < Duration::from_millis(50), "{own:?}");
     assert!(rewritten.times() > 1);
     assert!(link.end().success());

@@ -205,7 +205,7 @@ fn truth(producer: Child) -> BTreeMap<String, u64> {
             let name = agent["agent"].as_str().expect("a name").to_owned();
             (name, agent["tx_bytes"].as_u64().expect("a sum"))
         })
-        // An agent that got no processor time may be no instance.
+        // An agent that got no CPU time may be no instance.
         .filter(|(_, bytes)| *bytes > 0)
         .collect()
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Runs one test at a time: each uses both processors of a small machine.
+/// Runs one test at a time: each uses both CPUs of a small machine.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Adds what an agent reports of itself to the expected values of its instance. `end` is the suffix of the instance

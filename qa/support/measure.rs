@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Processor time of a thread, and time that it waited for a processor while it was runnable. The schedstat of a
+/// CPU time of a thread, and time that it waited for a CPU while it was runnable. The schedstat of a
 /// process is that of its main thread, so it does not include process scans.
 fn spent(schedstat: &str) -> (Duration, Duration) {
     let text = fs::read_to_string(schedstat).expect("it runs");
@@ -33,13 +33,13 @@ fn stolen() -> u64 {
 /// Time of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
-    /// Processor time of the daemon. Includes other work of the daemon if this test waited for a processor.
+    /// CPU time of the daemon. Includes other work of the daemon if this test waited for a CPU.
     pub ran: Duration,
     /// Wall-clock time.
     pub wall: Duration,
-    /// Part of the wall-clock time in which the daemon or this test waited for a processor.
+    /// Part of the wall-clock time in which the daemon or this test waited for a CPU.
     pub waited: Duration,
-    /// True if the virtual machine waited for a processor.
+    /// True if the virtual machine waited for a CPU.
     pub stolen: bool,
 }
 
@@ -49,7 +49,7 @@ impl Took {
         self.ran.min(self.wall.saturating_sub(self.waited))
     }
 
-    /// True if the time is certain: daemon and test waited less than 1 ms for a processor.
+    /// True if the time is certain: daemon and test waited less than 1 ms for a CPU.
     pub fn is_certain(&self) -> bool {
         !self.stolen && self.waited < Duration::from_millis(1)
     }

@@ -10,7 +10,7 @@ use crate::source::context::Shared;
 use std::time::{Duration, Instant};
 
 /// What a drain reads of an agent that it skips, beside the header of the file. The polls of all agents are close to
-/// each other in memory: with a thousand agents, the agents themselves are not in the processor's cache in the next
+/// each other in memory: with a thousand agents, the agents themselves are not in the CPU's cache in the next
 /// tick.
 #[derive(Debug, Default)]
 pub(crate) struct AgentPoll {

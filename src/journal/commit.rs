@@ -6,7 +6,7 @@
 //! generation is raised. A kill at any instruction leaves either the old entry or the new one valid, never a mixture.
 //!
 //! No process reads an entry while another process writes it. The next daemon reads what this one had stored when it
-//! was killed. That is every store up to one instruction, whatever the order in which the processor made them visible.
+//! was killed. That is every store up to one instruction, whatever the order in which the CPU made them visible.
 //! So only the compiler must keep the stores in order. Stores of two calls stay in order by the compiler fences of
 //! [`Mapping::access`](crate::shm::Mapping::access).
 

@@ -61,7 +61,7 @@ impl Control {
     }
 }
 
-/// Returns the processor time of this process since its start, all threads, in microseconds.
+/// Returns the CPU time of this process since its start, all threads, in microseconds.
 fn own_cpu_time() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
     let time = usage.user_time() + usage.system_time();
@@ -69,7 +69,7 @@ fn own_cpu_time() -> Option<u64> {
 }
 
 impl Control {
-    /// Returns the processor time of the daemon since its start, of its observer and of the workers, in microseconds.
+    /// Returns the CPU time of the daemon since its start, of its observer and of the workers, in microseconds.
     #[must_use]
     pub fn cpu_time(&self) -> Option<u64> {
         own_cpu_time()?.checked_add(self.activity.observer_usage.cpu)
@@ -101,7 +101,7 @@ mod tests {
         while own_cpu_time().expect("a process") < before + 20_000 {
             std::hint::spin_loop();
         }
-        // Other tests run in threads of this process: at most one per processor. 10 ms are for the granularity of the
+        // Other tests run in threads of this process: at most one per CPU. 10 ms are for the granularity of the
         // kernel.
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let elapsed = start.elapsed().as_micros() + 10_000;

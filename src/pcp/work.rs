@@ -23,7 +23,7 @@ pub const FETCH: TimeBudget = TimeBudget {
 pub const NEW_AGENT_WAIT: Duration = Duration::from_micros(1500);
 /// Limit of one piece of a tick. Requests of pmcd are answered between two pieces.
 pub const PIECE: Duration = Duration::from_millis(1);
-/// Limits of all pieces of a tick together. They leave processor time for other processes.
+/// Limits of all pieces of a tick together. They leave CPU time for other processes.
 pub const TICK: TimeBudget = TimeBudget {
     scan: Duration::from_millis(5),
     drain: Duration::from_millis(20),
@@ -32,10 +32,10 @@ pub const TICK: TimeBudget = TimeBudget {
 pub const SHUTDOWN: TimeBudget = TICK;
 
 /// Time that an answer may take beyond its budget. The first answer needs it, because then all rings are new. It is
-/// measured mainly in processor time of this thread, so that a busy machine does not use it up.
+/// measured mainly in CPU time of this thread, so that a busy machine does not use it up.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
-    /// End in processor time of this thread.
+    /// End in CPU time of this thread.
     cpu_end: Duration,
     /// End in any case, in wall-clock time.
     wall_end: Instant,
@@ -47,8 +47,8 @@ impl Allowance {
         Self::of(Duration::from_millis(400), Duration::from_secs(4))
     }
 
-    /// Returns the allowance of the drain before an answer: as much processor time as its budget, and at most 20 ms in
-    /// all. It matters if other processes used the processor during the budget.
+    /// Returns the allowance of the drain before an answer: as much CPU time as its budget, and at most 20 ms in
+    /// all. It matters if other processes used the CPU during the budget.
     pub fn answer() -> Self {
         Self::of(FETCH.drain, Duration::from_millis(20))
     }
@@ -66,7 +66,7 @@ impl Allowance {
     }
 }
 
-/// Returns the processor time of this thread (CLOCK_THREAD_CPUTIME_ID).
+/// Returns the CPU time of this thread (CLOCK_THREAD_CPUTIME_ID).
 fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.map_or(Duration::MAX / 2, Duration::from)

@@ -119,7 +119,7 @@ pub(crate) struct ProcessStat {
     pub parent: u32,
     state: u8,
     threads: u64,
-    /// Processor time, in clock ticks.
+    /// CPU time, in clock ticks.
     ticks: u64,
 }
 
@@ -167,7 +167,7 @@ impl ProcessStat {
 /// What processes use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Processor time since their start, in microseconds.
+    /// CPU time since their start, in microseconds.
     pub cpu: u64,
     /// Resident memory in bytes, mapped files included.
     pub memory: u64,

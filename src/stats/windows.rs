@@ -36,7 +36,7 @@ impl Windows {
 
     /// Removes values that are too old at `now`.
     pub fn advance(&mut self, now: Instant) {
-        // Does not touch the windows, which are not in the processor's cache while the agent is idle.
+        // Does not touch the windows, which are not in the CPU's cache while the agent is idle.
         if now < self.part_ends {
             return;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The cost of an event by layout, in rings of 4,096 and of a million slots, inside and outside the processor's cache.
+//! The cost of an event by layout, in rings of 4,096 and of a million slots, inside and outside the CPU's cache.
 
 use super::Extent;
 use super::report::Table;

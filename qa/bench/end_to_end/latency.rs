@@ -128,16 +128,16 @@ fn lines() -> [Line; 4] {
     })
 }
 
-/// Tables of fetches, memory, processor time and starts.
+/// Tables of fetches, memory, CPU time and starts.
 pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
     let mut fetches = Table::new(
         "Fetches through pmcd",
         "fetch | agents | values | p50 / C's | at most | p50 / pmdasample's | p50 ms | p99 ms | max ms | C p50 ms | p99 ms | max ms | \
          pmdasample p50 ms | p99 ms | max ms | pmcd alone p50 ms",
-        "By a client in C (qa/bench/fetch.c), by a unix socket, all in turn. The agents have been busy and are silent now. C is an agent \
-         of the same shape in C (qa/bench/shape.c): 20 counters of 64 bits for each agent, by pmdaCache(3); of all metrics it has \
-         none. pmdasample comes with PCP, and answers as many values, of 32 bits (see below what that makes). pmcd alone answers a \
-         metric of its own.",
+        "A client in C (qa/bench/fetch.c) asks them in turn, over a unix socket. The agents have been busy and are silent now. C is an \
+         agent in C (qa/bench/shape.c) with 20 counters of 64 bits for each agent, by pmdaCache(3); it has no other metrics. \
+         pmdasample comes with PCP, and answers as many values, of 32 bits (below: what 64 bits cost). pmcd alone answers a metric of \
+         its own.",
     );
     let mut memory = Table::new(
         "Memory",
@@ -147,12 +147,12 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
     );
     let mut labels = Table::new(
         "Labels",
-        "agents | instances | ms of the PMDA's processor time",
+        "agents | instances | ms of the PMDA's CPU time",
         "Of all buckets of transfer times, as `pminfo -l nixl.latency.xfer_time.histogram` asks for them, after the first time.",
     );
     let mut idle = Table::new(
-        "Processor, idle",
-        "agents | % of a processor | at most",
+        "CPU, idle",
+        "agents | % of a CPU | at most",
         "Live agents without events, and no client that fetches. Where there is a limit, they have been silent for so long that \
          /proc is read to find the processes that have their rings.",
     );
@@ -270,7 +270,7 @@ fn wide(client: &Path, extent: Extent) -> Table {
     let mut table = Table::new(
         "What values of 64 bits cost",
         "values | p50 / that of 32 bits | p50 ms | of 32 bits, p50 ms",
-        "Of pmdasample: sample.longlong.bin and sample.long.bin in turn, asked for so many times in a fetch. A value of 64 bits takes \
+        "The client fetches sample.longlong.bin and sample.long.bin of pmdasample in turn, with so many values in a fetch. A value of 64 bits takes \
          a block of its own in each message, which pmcd takes apart and puts together.",
     );
     let home = Home::new();
@@ -329,7 +329,7 @@ fn resident(pid: u32) -> f64 {
     Use::of_process(pid, Path::new("/nowhere")).resident as f64
 }
 
-/// Processor time of the daemon for the labels of all buckets, in milliseconds.
+/// CPU time of the daemon for the labels of all buckets, in milliseconds.
 fn label_time(pmcd: &Pmcd) -> f64 {
     let time = || pmcd.values("nixl.control.cpu_time")[""];
     let before = time();

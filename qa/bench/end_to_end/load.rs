@@ -37,8 +37,8 @@ fn sum(link: &mut Link, metric: &str) -> u64 {
 
 fn busy(extent: Extent) -> Table {
     let mut table = Table::new(
-        "Processor, under load",
-        "agents | events/s each, wanted | events/s in all, drained | % of a processor | at most | ns per event",
+        "CPU, under load",
+        "agents | events/s each, wanted | events/s in all, drained | % of a CPU | at most | ns per event",
         "Transfers of 4 KiB to 64 MiB, written every 100 ms as NIXL does, by the sample producer; what that takes is not in it.",
     );
     let time = extent.of(Duration::from_secs(20), Duration::from_secs(2));
@@ -78,8 +78,8 @@ fn unrelated(extent: Extent) -> Table {
     let time = extent.of(Duration::from_secs(20), Duration::from_secs(2));
     let mut table = Table::new(
         "Unrelated files beside the rings",
-        "files | ms to look at all, once | us per file | % of a processor afterwards",
-        "The time is processor time (nixl.control.cpu_time) until all were looked at. Afterwards their names are read every 10 seconds, in case the directory's times do not tell.",
+        "files | ms to look at all, once | us per file | % of a CPU afterwards",
+        "The time is CPU time (nixl.control.cpu_time) until all were looked at. Afterwards their names are read every 10 seconds, in case the directory's times do not tell.",
     );
     for files in [0, files] {
         let home = Home::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! `make bench`: the cost of the daemon for its users. It measures fetches through a real pmcd beside PCP's own PMDA in
-//! C, memory, processor time, and the cost for an application.
+//! C, memory, CPU time, and the cost for an application.
 //!
 //! It writes docs/speed.md and its plot. `QUICK=1` runs everything briefly as a smoke test, and writes to target/bench.
 //! `ONLY="load push"` prints these parts and writes nothing.

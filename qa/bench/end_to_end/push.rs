@@ -31,7 +31,7 @@ pub fn measure(extent: Extent) -> Table {
         "Blocks of 64 pushes as fast as they go, each an event of format v4, while there is room for them: medians of rounds in \
          turn. Without a reader, the ring is declared empty when it is full; else the producer waits, and that is not \
          counted. Both readers drain every millisecond, 50 times as often as the daemon does by itself; NIXL's is the loop that \
-         pops, in a thread. Any reader loads cache lines that the producer's processor then has to get back.",
+         pops, in a thread. Any reader loads cache lines that the producer's CPU then has to get back.",
     );
     let (runs, rounds, blocks) = extent.of((5, 8, 20_000), (2, 2, 2000));
     for capacity in [1 << 12, 1 << 16] {

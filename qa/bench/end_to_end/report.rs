@@ -100,7 +100,7 @@ fn machine() -> String {
     let rust = said("rustc", "--version");
     let rust = rust.split(' ').nth(1).unwrap_or_default();
     format!(
-        "The machine: {}, {count} processors, Linux {}, PCP {pcp}, Rust {rust}.",
+        "The machine: {}, {count} CPUs, Linux {}, PCP {pcp}, Rust {rust}.",
         model.as_deref().unwrap_or("of unknown model"),
         kernel.join(".")
     )

@@ -44,7 +44,7 @@ impl Kind {
     }
 }
 
-/// Cost: percent of a processor while idle and while busy, milliseconds of a fetch, and KiB.
+/// Cost: percent of a CPU while idle and while busy, milliseconds of a fetch, and KiB.
 fn costs(extent: Extent, stores: bool) -> [Runs; 4] {
     let runs = Runs::count(extent);
     let home = Home::new();
@@ -117,8 +117,8 @@ pub fn measure(extent: Extent) -> Table {
     );
     let (rings, stores) = (costs(extent, false), costs(extent, true));
     let what = [
-        "idle, % of a processor",
-        "busy, % of a processor",
+        "idle, % of a CPU",
+        "busy, % of a CPU",
         "a fetch, ms",
         "memory of its own, KiB",
     ];

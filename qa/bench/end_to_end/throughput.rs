@@ -31,7 +31,7 @@ pub fn measure(extent: Extent) -> Table {
         format!(
             "Each producer is a process with a ring of {CAPACITY} slots, which pushes as fast as it can; an event that finds the ring full is a \
              drop. Means of several runs and their standard deviation. The daemon drains every 50 ms, so it gets at most \
-             20 rings full in a second from each, and those of the last moment after it. Producers and daemon share the processors. Each event that was pushed was counted once: \
+             20 rings full in a second from each, and those of the last moment after it. Producers and daemon share the CPUs. Each event that was pushed was counted once: \
              the benchmark checks that."
         ),
     );

@@ -23,7 +23,7 @@ fn children(pid: u32) -> Vec<u32> {
     pids.collect::<Result<_, _>>().expect("numbers")
 }
 
-/// Share of a processor that the daemon, its observer and its worker use, in percent.
+/// Share of a CPU that the daemon, its observer and its worker use, in percent.
 fn cost(extent: Extent, processes: usize, is_on: bool) -> Runs {
     let home = Home::new();
     home.set(&format!("transport = {is_on}"));
@@ -68,7 +68,7 @@ fn cost(extent: Extent, processes: usize, is_on: bool) -> Runs {
 pub fn measure(extent: Extent) -> Table {
     let mut table = Table::new(
         "Sockets of processes that use NIXL",
-        "processes | % of a processor | with transport = false | difference | at most",
+        "processes | % of a CPU | with transport = false | difference | at most",
         format!(
             "Processes with {MAPPINGS} mappings and {CONNECTIONS} TCP connections each, without telemetry. The daemon, its observer and \
              its worker together."

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const PROCESSES: u64 = 2000;
 /// Time in which a user uses up what is free, and that of the measurement after it.
 const TIME: Duration = Duration::from_secs(60);
-/// Limit of the part of a processor that process scans may take.
+/// Limit of the part of a CPU that process scans may take.
 const MAX_PART: f64 = 0.05;
 
 /// What a stranger does to cause scans, ten times a second.
@@ -63,7 +63,7 @@ impl Asks {
     }
 }
 
-/// Processor time of the PMDA so far, and of the observer and its workers, in microseconds.
+/// CPU time of the PMDA so far, and of the observer and its workers, in microseconds.
 fn times(link: &mut Link) -> [u64; 2] {
     let all = cpu_time(link);
     [all, all.saturating_sub(Usage::of(link.pid()).cpu)]
@@ -91,7 +91,7 @@ fn process_scans_take_a_twentieth_of_the_time_whoever_asks() {
             used as f64 / begin.elapsed().as_micros() as f64
         });
         println!(
-            "{asks:?}: {:.1} % of a processor, of it {:.1} % the observer and its workers",
+            "{asks:?}: {:.1} % of a CPU, of it {:.1} % the observer and its workers",
             all * 100.0,
             part * 100.0
         );

@@ -120,7 +120,7 @@ fn measure(others: Others) {
     let (median, worst) = (delays[AGENTS / 2], delays[AGENTS - 1]);
     let cpu = (cpu_time(&mut link) - before) as f64 / begin.elapsed().as_micros() as f64;
     println!(
-        "{others:?}: median {median:?}, worst {worst:?}, {:.1} % of a processor",
+        "{others:?}: median {median:?}, worst {worst:?}, {:.1} % of a CPU",
         cpu * 100.0
     );
     let most = match others {

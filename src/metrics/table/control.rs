@@ -59,8 +59,8 @@ pub(super) const ROWS: &[Metric] = rows![
     daemon_text((40, 9), "control.config_error", |control| {
         Some(control.config_error.clone())
     }),
-    /// processor time of the PMDA
-    /// Microseconds of processor time, user and system, of all threads of the PMDA
+    /// CPU time of the PMDA
+    /// Microseconds of CPU time, user and system, of all threads of the PMDA
     /// since its start (getrusage(2)), and of the processes that look at others for it,
     /// as of their last scan, which is at most a minute ago.
     daemon_u64(

@@ -80,25 +80,25 @@ pub(super) const ROWS: &[Metric] = rows![
     /// median transfer time, last 60 s
     /// Microseconds from the start of a transfer until the initiator found it complete.
     /// Of transfers completed in the last minute: see pminfo -T 39.0.
-    /// If it is high, and nixl.latency.post_time is too, check the processor of the
+    /// If it is high, and nixl.latency.post_time is too, check the CPU of the
     /// agent's process; else check its link and the remote agent.
     time(0, "latency.xfer_time.p50", |agent| agent.xfer_time(50)),
     /// 90th percentile of transfer times, last 60 s
     /// Microseconds from the start of a transfer until the initiator found it complete.
     /// Of transfers completed in the last minute: see pminfo -T 39.0.
-    /// If it is high, and nixl.latency.post_time is too, check the processor of the
+    /// If it is high, and nixl.latency.post_time is too, check the CPU of the
     /// agent's process; else check its link and the remote agent.
     time(1, "latency.xfer_time.p90", |agent| agent.xfer_time(90)),
     /// 99th percentile of transfer times, last 60 s
     /// Microseconds from the start of a transfer until the initiator found it complete.
     /// Of transfers completed in the last minute: see pminfo -T 39.0.
-    /// If it is high, and nixl.latency.post_time is too, check the processor of the
+    /// If it is high, and nixl.latency.post_time is too, check the CPU of the
     /// agent's process; else check its link and the remote agent.
     time(2, "latency.xfer_time.p99", |agent| agent.xfer_time(99)),
     /// longest transfer time, last 60 s
     /// Microseconds from the start of a transfer until the initiator found it complete.
     /// Of transfers completed in the last minute: see pminfo -T 39.0.
-    /// If it is high, and nixl.latency.post_time is too, check the processor of the
+    /// If it is high, and nixl.latency.post_time is too, check the CPU of the
     /// agent's process; else check its link and the remote agent.
     // A floating-point number, as the percentiles are.
     time(3, "latency.xfer_time.max", |agent| {
