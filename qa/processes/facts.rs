@@ -151,7 +151,7 @@ fn gpus_of_a_process_are_its_open_device_files() {
     let facts = || Facts::of_process(&ProcessDir::open(child.id()).ok()?, &mut |_| false);
     let gpus = wait_for("the device files are open", || {
         facts()?
-            .get(labels::GPUS)
+            .get(labels::GPU_LIST)
             .filter(|gpus| gpus.contains(','))
             .map(str::to_owned)
     });

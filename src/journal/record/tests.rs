@@ -4,7 +4,7 @@ use super::*;
 use crate::base::words::tests::{from_words, to_words};
 use crate::entry::Lifecycle;
 use crate::event::EventType;
-use crate::procfs::facts::{command, gpu};
+use crate::procfs::facts::{command, gpu, labels};
 use crate::ring::checkpoint::Checkpoint;
 use crate::stats::bucket_bounds::BucketBounds;
 use crate::stats::store_values::StoreValues;
@@ -100,7 +100,7 @@ fn record_is_read_as_it_was_written() {
         ("pod", 253),
         ("namespace", 63),
         ("engine", 7),
-        ("gpus", gpu::MAX_LIST),
+        (labels::GPU_LIST, gpu::MAX_LIST),
         ("slurm_job_id", 10),
         ("rank", command::MAX_RANK),
         ("role", 7),

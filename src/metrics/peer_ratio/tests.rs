@@ -3,7 +3,7 @@
 use super::*;
 use crate::entry::{Entry, Name};
 use crate::procfs::agent_state::AgentState;
-use crate::procfs::facts::Facts;
+use crate::procfs::facts::{Facts, labels};
 use crate::stats::bucket_bounds::BucketBounds;
 use crate::stats::histogram::Bounds;
 use std::ops::RangeInclusive;
@@ -298,7 +298,7 @@ fn peer_group_has_one_engine_container_and_user() {
     }
     // Labels of a single rank do not separate peers.
     let mut own = vllm();
-    for name in ["local_rank", "gpus", "rank", "port", "command"] {
+    for name in ["local_rank", labels::GPU_LIST, "rank", "port", "command"] {
         own.set(name, Some("3"));
     }
     assert_eq!(group(own, "/a"), group(vllm(), "/a"));

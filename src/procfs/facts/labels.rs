@@ -13,11 +13,12 @@ use std::path::Path;
 pub const MAX_USER_NAME: usize = 256;
 /// Title or program of the process, without arguments: a fact that is not a label.
 const COMMAND: &str = "command";
-/// List of the GPUs of the process: a fact from which several labels are made.
-pub const GPUS: &str = "gpus";
+/// GPUs of the process as it lists them: a fact that is not a label. The labels `gpu`, `gpus`, `uuid` and `uuids` are
+/// made from it.
+pub const GPU_LIST: &str = "gpu_list";
 
-/// Facts about an agent. Their names are the labels that docs/metrics.md lists, and `COMMAND`. The value of `GPUS` is
-/// the list as the process has it.
+/// Facts about an agent. Their names are the labels that docs/metrics.md lists, `COMMAND` and
+/// `GPU_LIST`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts(BTreeMap<String, String>);
 
@@ -90,7 +91,7 @@ impl Facts {
         ];
         let known = self.0.iter().filter(|(name, _)| *name != COMMAND);
         let known = known.flat_map(|(name, value)| match &**name {
-            GPUS => gpu::labels(value),
+            GPU_LIST => gpu::labels(value),
             name => vec![(name, Value::from(&**value))],
         });
         let labels = given.into_iter().chain(known);
@@ -186,7 +187,7 @@ mod tests {
             known.labels(OsStr::new("a"), 1000, "store"),
             json!({ "nixl_agent": "a", "telemetry": "store", "uid": 1000, "rank": "TP3" })
         );
-        let labels = facts([(GPUS, "3")]).labels(OsStr::new("a"), 0, "ring");
+        let labels = facts([(GPU_LIST, "3")]).labels(OsStr::new("a"), 0, "ring");
         let expected = json!({ "nixl_agent": "a", "telemetry": "ring", "uid": 0, "gpu": 3 });
         assert_eq!(labels, expected);
     }
@@ -194,7 +195,7 @@ mod tests {
     #[test]
     fn labels_of_any_name_are_within_pcp_limits() {
         let known = facts([
-            (GPUS, &"x".repeat(gpu::MAX_LIST)),
+            (GPU_LIST, &"x".repeat(gpu::MAX_LIST)),
             ("nixl_hostname", &"\"".repeat(127)),
         ]);
         for byte in [1, b'"', 0xff] {

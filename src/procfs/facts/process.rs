@@ -29,8 +29,14 @@ use crate::procfs::process_dir::ProcessDir;
 
 const LOCAL_RANK: &str = "LOCAL_RANK";
 const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
-const GPUS: &str = "CUDA_VISIBLE_DEVICES";
-const NAMES: [&str; 5] = [LOCAL_RANK, SLURM_JOB_ID, GPUS, LMCACHE_ROLE, SYSTEM_PORT];
+const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+const NAMES: [&str; 5] = [
+    LOCAL_RANK,
+    SLURM_JOB_ID,
+    CUDA_VISIBLE_DEVICES,
+    LMCACHE_ROLE,
+    SYSTEM_PORT,
+];
 /// Limit of /proc/PID/cgroup, in bytes. Under cgroup v1 it has about 13 lines with a path each.
 const MAX_CGROUP: u64 = 64 << 10;
 
@@ -113,13 +119,16 @@ impl Facts {
         }
         let server = shared.server.flatten();
         // The environment comes first, since a process may open other GPUs only to list them.
-        let gpu = own(GPUS).and_then(gpu::of_list);
+        let gpu = own(CUDA_VISIBLE_DEVICES).and_then(gpu::of_list);
         let mut facts = Self::default();
         facts.set("local_rank", local_rank);
         facts.set("container_id", cgroup.container_id);
         facts.set("pod_uid", cgroup.pod_uid);
         facts.set("engine", engine.or(server.map(|server| server.engine)));
-        facts.set(labels::GPUS, gpu.or_else(|| gpu::of_open_files(process)));
+        facts.set(
+            labels::GPU_LIST,
+            gpu.or_else(|| gpu::of_open_files(process)),
+        );
         facts.set("slurm_job_id", shared.job.flatten());
         facts.set("rank", line.and_then(CommandLine::rank));
         facts.set("role", server.and_then(|server| server.role));
@@ -215,7 +224,7 @@ mod tests {
         for (name, value) in [
             ("local_rank", Some("5")),
             ("slurm_job_id", Some("4711")),
-            (labels::GPUS, Some("2,3")),
+            (labels::GPU_LIST, Some("2,3")),
             ("user", None),
             ("engine", None),
         ] {
