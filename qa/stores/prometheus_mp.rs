@@ -172,10 +172,10 @@ fn every_endpoint_value_equals_the_pcp_value() {
 }
 
 /// Number of drains that ran out of time before they had polled all stores.
-fn cuts(pmcd: &Pmcd) -> String {
-    const CUTS: &str = "nixl.control.drain.truncated";
-    let mut shown = pmcd.shown(&[CUTS]);
-    let mut values = shown.remove(CUTS).expect("a metric").into_values();
+fn truncated_drains(pmcd: &Pmcd) -> String {
+    const METRIC: &str = "nixl.control.drain.truncated";
+    let mut shown = pmcd.shown(&[METRIC]);
+    let mut values = shown.remove(METRIC).expect("a metric").into_values();
     values.next().expect("a value")
 }
 
@@ -207,12 +207,12 @@ fn value_under_load_is_between_two_scrapes() {
             );
         }
         for _ in 0..3 {
-            let cut = cuts(&pmcd);
+            let truncated = truncated_drains(&pmcd);
             let before = stores.numbers();
             let shown = pmcd.numbers();
             let after = stores.numbers();
-            // A drain that ran out of time leaves older values of some stores, and counts itself as cut.
-            if cuts(&pmcd) == cut {
+            // A drain that ran out of time leaves older values of some stores, and is counted as truncated.
+            if truncated_drains(&pmcd) == truncated {
                 moved += lies_between(&before, &shown, &after);
             } else {
                 skipped += 1;

@@ -283,8 +283,8 @@ mod tests {
     #[test]
     fn net_devices_without_an_interface_list_are_not_judged() {
         assert!(faults("none", &[], &host(&[])).is_empty());
-        let cut = "x".repeat(MAX_VALUE);
-        assert!(said(&cut, &[]).is_empty());
+        let truncated = "x".repeat(MAX_VALUE);
+        assert!(said(&truncated, &[]).is_empty());
         let range = said("x[0-65535]", &[]);
         assert_eq!(range.len(), 1);
         assert!(

@@ -114,7 +114,7 @@ impl ProcessScans {
             }
         }
         scan.is_complete &= end.is_complete;
-        scan.is_cut = end.is_cut;
+        scan.has_postponed = end.has_postponed;
         self.count += 1;
         self.time += end.duration;
         (self.last_time, self.pause_ends) = (end.duration, Some(now + end.pause));

@@ -98,8 +98,9 @@ pub enum Response {
 pub struct End {
     /// Of a process scan: true if all processes were read.
     pub is_complete: bool,
-    /// True if processes were left out for now: those of their users had taken too much time, or are being waited for.
-    pub is_cut: bool,
+    /// True if processes are left to the next request: those of their users had taken too much time, or are being
+    /// waited for.
+    pub has_postponed: bool,
     /// Processes that have not answered yet, or for which killed workers still wait.
     pub stalled: Vec<u32>,
     /// Time from the request.

@@ -169,7 +169,7 @@ impl Supervisor {
     /// Sets a worker aside that has not answered in time. Another one goes on, with the same request if that is not
     /// limited.
     fn set_aside(&mut self, mut errand: Errand) {
-        self.job(errand.kind).end.is_cut = true;
+        self.job(errand.kind).end.has_postponed = true;
         self.job(errand.kind)
             .queue
             .charge(&errand.queued, SOFT_TIMEOUT, false);
@@ -205,7 +205,7 @@ impl Supervisor {
 
     /// Gives up a process that was not read since its worker has failed, or cannot be started.
     fn fail(&mut self, kind: RequestKind, worker: Option<Worker>, err: &io::Error, now: Instant) {
-        self.job(kind).end.is_cut = true;
+        self.job(kind).end.has_postponed = true;
         let why = self.workers.fail(worker, err, now);
         self.responses.push(Response::WorkerFailed(why));
     }
@@ -264,8 +264,8 @@ impl Supervisor {
         let usage = self.usage();
         let job = self.job(kind);
         job.is_running = false;
-        job.end.is_cut |= job.queue.has_some() || has_aside;
-        job.end.is_complete &= !job.end.is_cut;
+        job.end.has_postponed |= job.queue.has_some() || has_aside;
+        job.end.is_complete &= !job.end.has_postponed;
         job.end.stalled = stalled;
         job.end.duration = now.saturating_duration_since(job.began);
         job.end.pause = job.pause();

@@ -269,7 +269,7 @@ impl Liveness {
                 None => old_facts,
             };
         }
-        self.needs_scan |= process_scan.is_cut && self.writer.is_none();
+        self.needs_scan |= process_scan.has_postponed && self.writer.is_none();
         // overlayfs shows a file with another device number, but with its inode number.
         let has_only_readers =
             process_scan.is_complete && !process_scan.may_have_writer(file.id.ino);

@@ -102,8 +102,8 @@ pub struct ProcessScan {
     /// True if all processes were read, and all files that they have mapped are known here. A process can write to a
     /// file without mapping it (write(2)), as no agent does.
     pub is_complete: bool,
-    /// True if processes were left out that another scan will read.
-    pub is_cut: bool,
+    /// True if processes are left to the next scan.
+    pub has_postponed: bool,
 }
 
 impl ProcessScan {

@@ -40,7 +40,7 @@ fn answers_are_in_time_during_a_backlog() {
         all.push(timed(&mut link, TX_BYTES).1);
     }
     judge(&all);
-    let cut = link.fetch(&["control.drain.truncated"]).expect("an answer");
-    assert!(cut[0][&u32::MAX] > 0, "drains ran out of time");
+    let truncated = link.fetch(&["control.drain.truncated"]).expect("an answer");
+    assert!(truncated[0][&u32::MAX] > 0, "drains ran out of time");
     assert!(link.end().success());
 }

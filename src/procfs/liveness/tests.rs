@@ -329,8 +329,8 @@ fn file_of_unknown_holder_has_a_writer_for_the_grace_time() {
 }
 
 #[test]
-fn writer_that_a_cut_scan_has_not_found_is_looked_for_again() {
-    for is_cut in [false, true] {
+fn writer_that_a_scan_has_postponed_is_looked_for_again() {
+    for has_postponed in [false, true] {
         let (file, facts, now) = file();
         let _writer = File::options()
             .append(true)
@@ -339,8 +339,8 @@ fn writer_that_a_cut_scan_has_not_found_is_looked_for_again() {
         let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
         assert!(liveness.begin_process_scan(false));
         let mut scan = ProcessScan::of_processes(&facts, file.path(), &[]);
-        scan.is_cut = is_cut;
+        scan.has_postponed = has_postponed;
         liveness.end_process_scan(&scan, &facts, file.path());
-        assert_eq!(liveness.needs_scan(), is_cut);
+        assert_eq!(liveness.needs_scan(), has_postponed);
     }
 }
