@@ -4,6 +4,7 @@
 //! and tests that they name exist.
 
 mod cost;
+mod counts;
 mod support;
 mod testing;
 
