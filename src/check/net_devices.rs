@@ -35,7 +35,11 @@ pub fn faults(value: &str, interfaces: &[String], host: &RdmaHost) -> Vec<Line> 
     let names = Vec::from_iter(list.split(',').filter(|name| !name.is_empty()));
     let names = Vec::from_iter(names.into_iter().flat_map(expanded).take(MAX_NAMES));
     let is_interface = |name: &str| interfaces.iter().any(|interface| interface == name);
-    let port = |name: &str| host.ports.iter().find(|port| port.name == on_nic(name));
+    let port = |name: &str| {
+        host.ports
+            .iter()
+            .find(|port| port.name == without_cuda_prefix(name))
+    };
     let active = host.active();
     let mut found = Vec::new();
     let is_tcp = if is_negated {
@@ -134,7 +138,7 @@ fn shortened(names: &[&str]) -> String {
 }
 
 /// Returns the RDMA port of a device of UCX for transfers that a GPU starts, such as `cuda0-mlx5_0:1`.
-fn on_nic(name: &str) -> &str {
+fn without_cuda_prefix(name: &str) -> &str {
     match name
         .strip_prefix("cuda")
         .and_then(|rest| rest.split_once('-'))

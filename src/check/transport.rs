@@ -113,33 +113,33 @@ fn warning(text: String) -> Line {
 /// An open RDMA device does not show that UCX uses it: NCCL opens all of them.
 fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
     let devices = host.devices.join(", ");
-    let has_open = process.devices.is_ok_and(|count| count > 0);
+    let has_open_device = process.devices.is_ok_and(|count| count > 0);
     // Devices that are only in another network namespace are not in /sys.
     let sees_host = !(host.is_exclusive && process.is_in_other_network);
     let backends = &process.found.libraries.backends;
     let uses_ucx = backends.iter().any(|name| name.starts_with("UCX"));
     let environ = process.environment.as_ref().filter(|_| uses_ucx);
     let variable = |name| environ.and_then(|(_, environ)| environ.get(name));
-    let transports = variable(UCX_TLS);
-    let allows_rdma = transports.is_none_or(allows_rdma);
+    let ucx_tls = variable(UCX_TLS);
+    let allows_rdma = ucx_tls.is_none_or(allows_rdma);
     let mut found = Vec::new();
-    if let Some(listed) = transports.filter(|_| !allows_rdma && !host.devices.is_empty()) {
-        let of_others = match has_open {
+    if let Some(ucx_tls) = ucx_tls.filter(|_| !allows_rdma && !host.devices.is_empty()) {
+        let of_others = match has_open_device {
             true => "; its open RDMA devices are those of another library, such as NCCL",
             false => "",
         };
         found.push(warning(format!(
-            "UCX_TLS is {listed:?}, which leaves out RDMA ({devices}): unset it, or add rc{of_others}"
+            "UCX_TLS is {ucx_tls:?}, which leaves out RDMA ({devices}): unset it, or add rc{of_others}"
         )));
     }
-    let named = variable(UCX_NET_DEVICES);
-    if let Some(named) = named.filter(|_| sees_host) {
-        found.extend(net_devices::faults(named, &process.interfaces, host));
+    let ucx_net_devices = variable(UCX_NET_DEVICES);
+    if let Some(names) = ucx_net_devices.filter(|_| sees_host) {
+        found.extend(net_devices::faults(names, &process.interfaces, host));
     }
     if host.devices.is_empty() {
         return found;
     }
-    if process.lacks_infiniband && !has_open {
+    if process.lacks_infiniband && !has_open_device {
         found.push(warning(format!(
             "/dev/infiniband is not in its container, so that it cannot use {devices}: give the container the devices"
         )));
@@ -156,8 +156,9 @@ fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
     }
     let active = host.active();
     let is_sglang = process.engine.as_deref() == Some("sglang");
-    let is_open = environ.is_some() && named.is_none() && allows_rdma && sees_host;
-    if is_sglang && is_open && active.len() >= SEVERAL {
+    let may_use_any_port =
+        environ.is_some() && ucx_net_devices.is_none() && allows_rdma && sees_host;
+    if is_sglang && may_use_any_port && active.len() >= SEVERAL {
         found.push(Line {
             severity: Severity::Info,
             text: format!(
@@ -171,7 +172,7 @@ fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
 }
 
 /// True if a value of UCX_TLS lets UCX use RDMA: a list of transports, or with `^` first a list of excluded ones.
-fn allows_rdma(listed: &str) -> bool {
+fn allows_rdma(ucx_tls: &str) -> bool {
     let names = |list: &str| -> bool {
         list.split(',').any(|name| {
             let name = name.trim();
@@ -182,12 +183,12 @@ fn allows_rdma(listed: &str) -> bool {
             })
         })
     };
-    match listed.strip_prefix('^') {
+    match ucx_tls.strip_prefix('^') {
         Some(excluded) => {
             let is_excluded = |name: &str| excluded.split(',').any(|other| other.trim() == name);
             !(is_excluded("ib") || ["rc", "ud", "dc"].into_iter().all(is_excluded))
         }
-        None => names(listed),
+        None => names(ucx_tls),
     }
 }
 
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn transports_with_rdma_are_recognized() {
-        for (listed, expected) in [
+        for (ucx_tls, expected) in [
             ("all", true),
             ("rc,sm,self", true),
             ("tcp, rc_mlx5", true),
@@ -214,7 +215,7 @@ mod tests {
             ("^rc,ud", true),
             ("", false),
         ] {
-            assert_eq!(allows_rdma(listed), expected, "{listed}");
+            assert_eq!(allows_rdma(ucx_tls), expected, "{ucx_tls}");
         }
     }
 
