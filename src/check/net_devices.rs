@@ -12,8 +12,8 @@
 //! | `^eth0` | uses all devices but `eth0` |
 //! | `eth[0-1]` | uses `eth0` and `eth1` (NIXL 1.5.1), or has no such device (1.1.0) |
 
+use crate::check::Line;
 use crate::check::rdma::RdmaHost;
-use crate::check::{Line, Severity};
 use crate::observer::examination::UCX_NET_DEVICES;
 use crate::procfs::facts::environ::MAX_VALUE;
 
@@ -47,10 +47,7 @@ pub fn faults(value: &str, interfaces: &[String], host: &RdmaHost) -> Vec<Line> 
         let has_port = active.iter().any(|name| is_left(name));
         let has_interface = interfaces.iter().any(|name| is_left(name));
         if !has_interface && !has_port {
-            found.push(Line {
-                severity: Severity::Problem,
-                text: missing_text(value, &[], interfaces, host),
-            });
+            found.push(Line::problem(missing_text(value, &[], interfaces, host)));
         }
         has_interface && !has_port
     } else {
@@ -60,14 +57,11 @@ pub fn faults(value: &str, interfaces: &[String], host: &RdmaHost) -> Vec<Line> 
         let missing = Vec::from_iter(missing.map(String::as_str));
         if names.is_empty() || !missing.is_empty() {
             // UCX uses the devices that are there, and NIXL cannot create the backend without one.
-            let severity = match missing.len() < names.len() {
-                true => Severity::Warning,
-                false => Severity::Problem,
+            let line = match missing.len() < names.len() {
+                true => Line::warning,
+                false => Line::problem,
             };
-            found.push(Line {
-                severity,
-                text: missing_text(value, &missing, interfaces, host),
-            });
+            found.push(line(missing_text(value, &missing, interfaces, host)));
         }
         let inactive = names
             .iter()
@@ -78,8 +72,7 @@ pub fn faults(value: &str, interfaces: &[String], host: &RdmaHost) -> Vec<Line> 
                 "{UCX_NET_DEVICES} is {value:?}, and UCX does not use {}, whose link is not active (ibv_devinfo): repair the link, or set it to another device",
                 shortened(&inactive)
             );
-            let severity = Severity::Warning;
-            found.push(Line { severity, text });
+            found.push(Line::warning(text));
         }
         let is_active = |name: &String| port(name).is_some_and(|port| port.is_active);
         names.iter().any(|name| is_interface(name)) && !names.iter().any(is_active)
@@ -89,8 +82,7 @@ pub fn faults(value: &str, interfaces: &[String], host: &RdmaHost) -> Vec<Line> 
             "{UCX_NET_DEVICES} is {value:?}, which leaves out RDMA ({}), so that transfers use TCP: unset it, or set it to RDMA ports",
             shortened(&active)
         );
-        let severity = Severity::Warning;
-        found.push(Line { severity, text });
+        found.push(Line::warning(text));
     }
     found
 }
@@ -168,6 +160,7 @@ fn expanded(name: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::Severity;
     use crate::check::rdma::Port;
 
     const ACTIVE: &str = "mlx5_0:1, mlx5_1:1";

@@ -66,7 +66,7 @@ pub fn report(
         )?;
         let is_read = off.is_none() && !is_excluded;
         let errno = process.devices.err().filter(|_| is_read);
-        let unreadable = errno.map(|errno| warning(unreadable(Errno::from_raw(errno))));
+        let unreadable = errno.map(|errno| Line::warning(unreadable(Errno::from_raw(errno))));
         for Line { severity, text } in unreadable.into_iter().chain(faults(process, host)) {
             problems += usize::from(severity == Severity::Problem);
             writeln!(out, "    {}{text}", severity.prefix())?;
@@ -103,11 +103,6 @@ fn unreadable(errno: Errno) -> String {
     )
 }
 
-fn warning(text: String) -> Line {
-    let severity = Severity::Warning;
-    Line { severity, text }
-}
-
 /// Returns what keeps a process from RDMA, or may.
 ///
 /// An open RDMA device does not show that UCX uses it: NCCL opens all of them.
@@ -128,7 +123,7 @@ fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
             true => "; its open RDMA devices are those of another library, such as NCCL",
             false => "",
         };
-        found.push(warning(format!(
+        found.push(Line::warning(format!(
             "UCX_TLS is {ucx_tls:?}, which leaves out RDMA ({devices}): unset it, or add rc{of_others}"
         )));
     }
@@ -140,17 +135,17 @@ fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
         return found;
     }
     if process.lacks_infiniband && !has_open_device {
-        found.push(warning(format!(
+        found.push(Line::warning(format!(
             "/dev/infiniband is not in its container, so that it cannot use {devices}: give the container the devices"
         )));
     }
     if let Some(limit) = process.memlock_limit {
-        found.push(warning(format!(
+        found.push(Line::warning(format!(
             "its limit of locked memory (ulimit -l) is {limit} bytes, and RDMA locks all registered memory: set it to unlimited"
         )));
     }
     if found.is_empty() && process.devices == Ok(0) {
-        found.push(warning(format!(
+        found.push(Line::warning(format!(
             "no RDMA device ({devices}) is open: NIXL transfers over TCP or shared memory; see the log of the application with UCX_LOG_LEVEL=info"
         )));
     }
@@ -159,14 +154,11 @@ fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
     let may_use_any_port =
         environ.is_some() && ucx_net_devices.is_none() && allows_rdma && sees_host;
     if is_sglang && may_use_any_port && active.len() >= SEVERAL {
-        found.push(Line {
-            severity: Severity::Info,
-            text: format!(
-                "note: UCX_NET_DEVICES is not set on a host with {} active RDMA ports, and each transfer of SGLang to another host may wait until its timeout of 300 s (sglang#28737): if it does, set UCX_NET_DEVICES to a port, such as {}, for all servers",
-                active.len(),
-                active[0]
-            ),
-        });
+        found.push(Line::note(format!(
+            "UCX_NET_DEVICES is not set on a host with {} active RDMA ports, and each transfer of SGLang to another host may wait until its timeout of 300 s (sglang#28737): if it does, set UCX_NET_DEVICES to a port, such as {}, for all servers",
+            active.len(),
+            active[0]
+        )));
     }
     found
 }
