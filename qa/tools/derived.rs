@@ -2,6 +2,8 @@
 
 //! Derived metrics of share/derived, computed by PCP's tools from archives of a private pmcd.
 
+mod pairing;
+
 use crate::support::share::archive;
 use crate::support::show::Shown;
 use crate::support::writer::{Kind, RingWriter};
