@@ -2,6 +2,9 @@
 
 //! A server like vLLM's: it forks its core, and the core forks the workers. Core and workers set their titles.
 
+use super::Home;
+use super::writer::{Layout, RingWriter};
+use nix::unistd::Uid;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -60,6 +63,20 @@ pub struct Titled {
 }
 
 impl Titled {
+    /// Starts a server with this port and role and with two workers that write to new rings. `pause` is `PAUSE`.
+    pub fn with_transfers(home: &Home, port: &str, role: &str, pause: &str) -> Self {
+        let name = |rank| format!("4fa1c2de-0b6e-4d0e-9a53-77d0c6a1{port}{rank}");
+        let rings = [0, 1].map(|rank| home.ring(name(rank)));
+        for ring in &rings {
+            RingWriter::create(ring, Layout::V4, 4096).expect("a ring");
+        }
+        let transfer = format!(r#"{{"kv_connector": "NixlConnector", "kv_role": "{role}"}}"#);
+        let configuration = ["--kv-transfer-config", &transfer];
+        let arguments = [&["serve", "m", "--port", port], &configuration[..]].concat();
+        let (uid, variables) = (Uid::current().as_raw(), [("PAUSE", pause)]);
+        Self::start(&home.path("."), &arguments, &variables, &rings, uid)
+    }
+
     /// Starts `vllm` with these arguments and variables, and one worker for each ring. Each worker has mapped its ring
     /// when this returns; an empty path means no ring. The workers have this user id. With the variable `PAUSE`, in
     /// seconds, the worker of rank n completes a transfer every `PAUSE * (1 + n)` seconds.

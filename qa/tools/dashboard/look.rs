@@ -7,7 +7,6 @@ use super::chromium::Chromium;
 use crate::support::pmproxy::Pmproxy;
 use crate::support::sample::Sample;
 use crate::support::titled::Titled;
-use crate::support::writer::{Layout, RingWriter};
 use crate::support::{Home, Pmcd, project, wait_for};
 use std::time::Duration;
 
@@ -29,26 +28,9 @@ fn page_is_usable_in_each_theme_width_and_without_a_mouse() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let proxy = Pmproxy::start(&home, &pmcd);
-    let server = |port: &str, role: &str, pause: &str| {
-        let rings =
-            [0, 1].map(|rank| home.ring(format!("4fa1c2de-0b6e-4d0e-9a53-77d0c6a1{port}{rank}")));
-        for ring in &rings {
-            RingWriter::create(ring, Layout::V4, 4096).expect("a ring");
-        }
-        let transfer = format!(r#"{{"kv_connector": "NixlConnector", "kv_role": "{role}"}}"#);
-        let arguments = [
-            "serve",
-            "m",
-            "--port",
-            port,
-            "--kv-transfer-config",
-            &transfer,
-        ];
-        Titled::start(&home.path("."), &arguments, &[("PAUSE", pause)], &rings, 0)
-    };
     let _servers = [
-        server("8100", "kv_producer", "0.01"),
-        server("8200", "kv_consumer", "0.015"),
+        Titled::with_transfers(&home, "8100", "kv_producer", "0.01"),
+        Titled::with_transfers(&home, "8200", "kv_consumer", "0.015"),
     ];
     let options = "--vary --rate 40 --burst 20 --capacity 64 --on-full drop --errors 9";
     let _small = Sample::start(&home, "kvbm-worker-0", options);

@@ -8,9 +8,7 @@ use crate::support::pmproxy::{Local, Pmproxy};
 use crate::support::rule::lose_and_leave;
 use crate::support::share::text_of;
 use crate::support::titled::Titled;
-use crate::support::writer::{Layout, RingWriter};
 use crate::support::{Home, Pmcd, project, run, soon, wait_for};
-use nix::unistd::Uid;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -165,29 +163,7 @@ fn prometheus_legends_have_server_and_rank_or_the_name() {
         ("8201", "kv_consumer"),
         ("8100", ""),
     ];
-    let _servers = servers.map(|(port, role)| {
-        let rings = [0, 1].map(|rank| home.ring(format!("4fa1c2de-{port}{rank}")));
-        for ring in &rings {
-            RingWriter::create(ring, Layout::V4, 4096).expect("a ring");
-        }
-        let transfer = format!(r#"{{"kv_connector": "NixlConnector", "kv_role": "{role}"}}"#);
-        let arguments = [
-            "serve",
-            "m",
-            "--port",
-            port,
-            "--kv-transfer-config",
-            &transfer,
-        ];
-        let uid = Uid::current().as_raw();
-        Titled::start(
-            &home.path("."),
-            &arguments,
-            &[("PAUSE", "0.05")],
-            &rings,
-            uid,
-        )
-    });
+    let _servers = servers.map(|(port, role)| Titled::with_transfers(&home, port, role, "0.05"));
     let proxy = Pmproxy::start(&home, &pmcd);
     let server = Local::prometheus(&home, &proxy);
     let all = |expression: &str, interval: &str| {
@@ -257,7 +233,10 @@ fn prometheus_legends_have_server_and_rank_or_the_name() {
     });
     let named: BTreeMap<_, _> = named.collect();
     assert!(named.keys().eq(each), "{named:?}");
-    assert_eq!(named["vllm decode:8200 TP1"], "4fa1c2de-82001");
+    assert_eq!(
+        named["vllm decode:8200 TP1"],
+        "4fa1c2de-0b6e-4d0e-9a53-77d0c6a182001"
+    );
     assert_eq!(named["agent-B"], "agent-B");
 }
 
