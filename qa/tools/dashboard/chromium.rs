@@ -2,7 +2,7 @@
 
 //! Chromium without a window, driven through a pipe by its DevTools protocol.
 
-use crate::support::{leave_out, project, wait_for};
+use crate::support::{leave_out, project, soon, wait_for};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -239,8 +239,13 @@ impl Chromium {
 
 impl Drop for Chromium {
     fn drop(&mut self) {
-        // The child processes of Chromium end with it.
-        let _ = self.child.kill();
+        // Chromium writes to its profile until it has ended, and a killed one leaves processes that still write.
+        let close = json!({ "id": 0, "method": "Browser.close" });
+        let sent = write!(self.input, "{close}\0").and_then(|()| self.input.flush());
+        let has_ended = || self.child.try_wait().ok().flatten();
+        if sent.is_err() || soon(has_ended).is_none() {
+            let _ = self.child.kill();
+        }
         let _ = self.child.wait();
     }
 }
