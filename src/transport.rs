@@ -94,7 +94,7 @@ impl TransportProcess {
     }
 
     /// Adds what the agents of the process have transferred so far to its share. The share begins again if they are
-    /// other agents than at the last reading, or if bytes by TCP were lost since.
+    /// other agents than at the last reading, or if bytes by TCP were lost since: NIXL has not lost them.
     fn update_share(&mut self, agents: AgentSum, now: Instant) {
         let is_counted = !agents.names.is_empty() && !agents.has_uncounted;
         let Some((reading, _)) = self.reading.as_ref().filter(|_| is_counted) else {
@@ -124,25 +124,21 @@ pub struct AgentSum {
 pub struct AgentTransport {
     /// Instance id of the process that was read last.
     process: Option<u32>,
-    /// Share of the bytes that went over TCP. `None`: the process was not read in the last minute.
-    share: Option<Share>,
+    /// True if the process was read in the last minute.
+    pub is_read: bool,
+    /// Share of the bytes that went over TCP in the last minute. `None`: it is not known, or there were few bytes.
+    pub tcp_share: Option<f64>,
     /// Peers of that process.
     pub peers: Peers,
 }
 
 impl AgentTransport {
-    /// Takes over what was read of the process of an agent. Without a process or a reading of the last minute, the
-    /// share has no value. `nixl` is what the agent has transferred so far. New peers get their ids from `ids`.
-    pub fn update(
-        &mut self,
-        process: Option<&TransportProcess>,
-        nixl: Traffic,
-        ids: &mut ClockIds,
-        now: Instant,
-    ) {
+    /// Copies what was read of the process of an agent, and its share. The agent must be the only one of the process.
+    /// New peers get their ids from `ids`.
+    pub fn update(&mut self, process: Option<&TransportProcess>, ids: &mut ClockIds) {
         let read = process.and_then(|process| Some((process, process.reading()?)));
         let Some((process, reading)) = read else {
-            self.share = None;
+            (self.is_read, self.tcp_share) = (false, None);
             return;
         };
         if self.process != Some(process.instance) {
@@ -152,25 +148,8 @@ impl AgentTransport {
                 ..Self::default()
             };
         }
-        // Bytes by TCP that were lost since the last reading were not lost by NIXL.
-        let share = self.share.take().filter(|_| !reading.is_resumed);
-        let mut share = share.unwrap_or_default();
-        share.add(now, process.traffic.unwrap_or_default(), nixl);
-        self.share = Some(share);
+        (self.is_read, self.tcp_share) = (true, process.tcp_share());
         self.peers.add(&reading.peers, ids);
-    }
-
-    /// True if the process was read in the last minute.
-    #[must_use]
-    pub fn is_read(&self) -> bool {
-        self.share.is_some()
-    }
-
-    /// Returns the share of its bytes that went over TCP in the last minute. `None`: it is not known, or there were
-    /// few.
-    #[must_use]
-    pub fn tcp_share(&self) -> Option<f64> {
-        self.share.as_ref()?.value()
     }
 }
 

@@ -37,31 +37,31 @@ impl Collector {
         };
         let agents = self.count_agents();
         let mut sums: HashMap<ProcessId, AgentSum> = HashMap::new();
-        for agent in self.agents.values_mut() {
-            let nixl = Traffic {
-                sent: agent.total(EventType::TxBytes),
-                received: agent.total(EventType::RxBytes),
-                retransmits: 0,
-            };
+        for agent in self.agents.values() {
             let process = process_of(agent);
             if let Some(process) = process.filter(|process| read.contains(process)) {
                 let sum = sums.entry(process).or_default();
                 sum.names.push(agent.name.instance.clone());
-                sum.nixl += nixl;
+                sum.nixl += Traffic {
+                    sent: agent.total(EventType::TxBytes),
+                    received: agent.total(EventType::RxBytes),
+                    retransmits: 0,
+                };
                 sum.has_uncounted |= !agent.is_drained();
             }
+        }
+        for &process in &read {
+            let sum = sums.remove(&process).unwrap_or_default();
+            self.transports.update_share(process, sum, now);
+        }
+        for agent in self.agents.values_mut() {
             // What is not counted cannot be compared.
-            let process = process.filter(|_| agent.is_drained());
+            let process = process_of(agent).filter(|_| agent.is_drained());
             let process = process.filter(|process| agents[process] == 1);
             let process = process.and_then(|process| self.transports.get(process));
             if process.is_none_or(|process| read.contains(&process.found.info.id)) {
-                let ids = &mut self.clock_ids;
-                agent.transport.update(process, nixl, ids, now);
+                agent.transport.update(process, &mut self.clock_ids);
             }
-        }
-        for process in read {
-            let sum = sums.remove(&process).unwrap_or_default();
-            self.transports.update_share(process, sum, now);
         }
         self.transports.has_changed = true;
     }

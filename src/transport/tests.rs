@@ -131,11 +131,23 @@ fn reading(process: ProcessId, sent: u64) -> Response {
     })
 }
 
+/// Returns agents that have sent so many bytes.
+fn moved(names: &[&str], sent: u64) -> AgentSum {
+    AgentSum {
+        names: names.iter().map(|&name| name.to_owned()).collect(),
+        nixl: Traffic {
+            sent,
+            ..Traffic::default()
+        },
+        has_uncounted: false,
+    }
+}
+
 #[test]
 fn lost_bytes_leave_the_share_without_a_value() {
     const MIB: u64 = 1 << 20;
     let mut transports = transports(&[found(1, 0, b"/l")]);
-    let mut agent = AgentTransport::default();
+    let (start, mut agent) = (Instant::now(), AgentTransport::default());
     let mut read = |seconds, added, nixl, is_resumed| {
         let Response::Sockets(reading) = reading(id(1), added) else {
             unreachable!()
@@ -145,13 +157,10 @@ fn lost_bytes_leave_the_share_without_a_value() {
             ..reading
         });
         apply(&mut transports, response);
-        let nixl = Traffic {
-            sent: nixl,
-            ..Traffic::default()
-        };
-        let now = Instant::now() + Duration::from_secs(seconds);
-        agent.update(transports.get(id(1)), nixl, &mut ClockIds::default(), now);
-        agent.tcp_share()
+        let now = start + Duration::from_secs(seconds);
+        transports.update_share(id(1), moved(&["a"], nixl), now);
+        agent.update(transports.get(id(1)), &mut ClockIds::default());
+        agent.tcp_share
     };
     assert_eq!(read(0, 0, 0, false), None);
     assert_eq!(read(10, 2 * MIB, 2 * MIB, false), Some(1.0));
@@ -169,12 +178,8 @@ fn process_share_is_of_all_its_agents_while_they_stay() {
         let now = start + Duration::from_secs(seconds);
         transports.apply(reading(id(1), added * MIB), now);
         let sum = AgentSum {
-            names: names.iter().map(|&name| name.to_owned()).collect(),
-            nixl: Traffic {
-                sent: nixl * MIB,
-                ..Traffic::default()
-            },
             has_uncounted,
+            ..moved(names, nixl * MIB)
         };
         transports.update_share(id(1), sum, now);
         transports.get(id(1)).and_then(TransportProcess::tcp_share)
@@ -237,7 +242,7 @@ fn process_that_has_a_row_again_begins_at_zero_with_another_id() {
         let reading = SocketReading { peers, ..reading };
         apply(transports, Response::Sockets(reading));
         let (process, mut ids) = (transports.get(own), ClockIds::default());
-        agent.update(process, Traffic::default(), &mut ids, Instant::now());
+        agent.update(process, &mut ids);
         let peer = agent.peers.iter().next().map(|peer| peer.traffic.sent);
         (
             process
@@ -269,26 +274,19 @@ fn old_reading_has_no_share_and_leaves_the_sums() {
     for (at, bytes) in [(0, 0), (10, 2 * mib)] {
         let now = now + Duration::from_secs(at);
         transports.apply(reading(id(1), bytes), now);
-        let nixl = Traffic {
-            sent: bytes,
-            ..Traffic::default()
-        };
-        agent.update(transports.get(id(1)), nixl, &mut ClockIds::default(), now);
+        transports.update_share(id(1), moved(&["a"], bytes), now);
+        agent.update(transports.get(id(1)), &mut ClockIds::default());
     }
-    assert_eq!(agent.tcp_share(), Some(1.0));
+    assert_eq!((agent.is_read, agent.tcp_share), (true, Some(1.0)));
     let later = now + Duration::from_secs(10) + MAX_READING_AGE;
     assert!(transports.take_read(later).is_some(), "it was read");
     assert_eq!(transports.take_read(later), None);
     let later = later + Duration::from_millis(1);
     assert_eq!(transports.take_read(later), Some([id(1)].into()));
-    agent.update(
-        transports.get(id(1)),
-        Traffic::default(),
-        &mut ClockIds::default(),
-        later,
-    );
+    transports.update_share(id(1), moved(&["a"], 2 * mib), later);
+    agent.update(transports.get(id(1)), &mut ClockIds::default());
     let process = transports.get(id(1)).expect("there");
-    assert_eq!(agent.tcp_share(), None);
+    assert_eq!((agent.is_read, agent.tcp_share), (false, None));
     assert!(process.reading().is_none());
     assert_eq!(process.current_traffic(), None, "no old value");
     assert_eq!(process.traffic.map(|traffic| traffic.sent), Some(2 * mib));

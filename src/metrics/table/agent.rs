@@ -98,7 +98,7 @@ pub(super) const ROWS: &[Metric] = rows![
     /// agents start raise it. No value: less than 1 MiB was moved in each direction,
     /// the process was not read, or runs several agents (nixl.process.tcp_share).
     agent_f64((16, 12), "agent.tcp_share", INSTANT, |agent| {
-        agent.transport.tcp_share()
+        agent.transport.tcp_share
     }),
     /// engine, role and port of its server
     /// Server that the agent is a part of, as its labels engine, role and port tell:

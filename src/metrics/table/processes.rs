@@ -114,7 +114,7 @@ pub(super) const ROWS: &[Metric] = rows![
         (24, 19),
         "agent.peer.tcp.agent_share",
         INSTANT,
-        ValueSource::AgentOfPeer(Get::F64(|agent| agent.transport.tcp_share())),
+        ValueSource::AgentOfPeer(Get::F64(|agent| agent.transport.tcp_share)),
     ),
     /// smoothed round-trip time to the peer
     /// Mean of the kernel's smoothed round-trip times in microseconds, weighted by the

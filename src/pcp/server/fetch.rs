@@ -104,7 +104,7 @@ impl Server {
                 ValueSource::Peer(get) => {
                     let of = |key| {
                         let (agent, peer) = self.peer(key)?;
-                        get.value(peer).filter(|_| agent.transport.is_read())
+                        get.value(peer).filter(|_| agent.transport.is_read)
                     };
                     let values = self.indoms.peers.values(is_requested(PEERS), of);
                     values.for_each(|(id, value)| push(id, Some(value)));
