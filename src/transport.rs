@@ -48,7 +48,7 @@ pub struct TransportProcess {
     /// last minute.
     share: Option<Share>,
     /// Instance names of the agents that the share is of.
-    share_of: Vec<String>,
+    share_agents: Vec<String>,
     /// What was read last, and when. `None`: nothing was read in the last minute.
     reading: Option<(SocketReading, Instant)>,
     /// Reason why it could not be read.
@@ -101,10 +101,10 @@ impl TransportProcess {
             self.share = None;
             return;
         };
-        let goes_on = agents.names == self.share_of && !reading.is_resumed;
+        let goes_on = agents.names == self.share_agents && !reading.is_resumed;
         let mut share = self.share.take().filter(|_| goes_on).unwrap_or_default();
         share.add(now, self.traffic.unwrap_or_default(), agents.nixl);
-        (self.share, self.share_of) = (Some(share), agents.names);
+        (self.share, self.share_agents) = (Some(share), agents.names);
     }
 }
 
@@ -165,7 +165,7 @@ pub struct Transports {
     /// True if a process was found since the last scan began.
     has_new: bool,
     /// Processes whose agents do not know yet that they were read, have ended, or were not read for a minute.
-    read: HashSet<ProcessId>,
+    updated: HashSet<ProcessId>,
     /// True if processes or peers have changed since the collector took note of it.
     pub has_changed: bool,
 }
@@ -231,27 +231,27 @@ impl Transports {
 
     /// Returns the processes that were read since the last call, have ended, or were not read for a minute. `None` if
     /// nothing has changed; no process if only the last one has gone.
-    pub fn take_read(&mut self, now: Instant) -> Option<HashSet<ProcessId>> {
+    pub fn take_updated(&mut self, now: Instant) -> Option<HashSet<ProcessId>> {
         let is_over = self.processes.is_empty() && !self.is_scanning;
         let has_gone = is_over && self.last_scan.take().is_some();
         let is_old = |&mut (_, at): &mut (SocketReading, Instant)| now > at + MAX_READING_AGE;
         for process in self.processes.values_mut() {
             if process.reading.take_if(is_old).is_some() {
-                self.read.insert(process.found.info.id);
+                self.updated.insert(process.found.info.id);
             }
         }
-        let read = std::mem::take(&mut self.read);
-        (has_gone || !read.is_empty()).then_some(read)
+        let updated = std::mem::take(&mut self.updated);
+        (has_gone || !updated.is_empty()).then_some(updated)
     }
 
     /// Applies a response of the observer.
     pub fn apply(&mut self, response: Response, now: Instant) {
-        let read = self.read_by(response, now);
-        self.read.extend(read);
+        let updated = self.update_by(response, now);
+        self.updated.extend(updated);
     }
 
     /// Applies a response. Returns the process if it was read, or has ended.
-    fn read_by(&mut self, response: Response, now: Instant) -> Option<ProcessId> {
+    fn update_by(&mut self, response: Response, now: Instant) -> Option<ProcessId> {
         match response {
             Response::Sockets(reading) => {
                 let process = self.processes.get_mut(&reading.id)?;
@@ -329,7 +329,7 @@ impl Transports {
     }
 
     /// Sets how many agents each process runs.
-    pub fn set_agents(&mut self, agents: &HashMap<ProcessId, u32>) {
+    pub fn set_agent_counts(&mut self, agents: &HashMap<ProcessId, u32>) {
         for process in self.processes.values_mut() {
             process.agents = agents.get(&process.found.info.id).copied().unwrap_or(0);
         }

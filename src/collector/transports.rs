@@ -24,22 +24,22 @@ impl Collector {
         std::mem::take(&mut self.transports.has_changed)
     }
 
-    /// Begins a socket scan if one is due, and gives agents what the observer has read since the last call. Never
-    /// waits.
+    /// Begins a socket scan if one is due, and gives agents what the observer has read of their processes since the
+    /// last call. Never waits.
     pub(super) fn read_transports(&mut self, now: Instant) {
         if self.observes() {
             if let Some(processes) = self.transports.begin_scan(now) {
                 self.observer.send(&Request::Sockets(processes));
             }
         }
-        let Some(read) = self.transports.take_read(now) else {
+        let Some(updated) = self.transports.take_updated(now) else {
             return;
         };
         let agents = self.count_agents();
         let mut sums: HashMap<ProcessId, AgentSum> = HashMap::new();
         for agent in self.agents.values() {
             let process = process_of(agent);
-            if let Some(process) = process.filter(|process| read.contains(process)) {
+            if let Some(process) = process.filter(|process| updated.contains(process)) {
                 let sum = sums.entry(process).or_default();
                 sum.names.push(agent.name.instance.clone());
                 sum.nixl += Traffic {
@@ -50,7 +50,7 @@ impl Collector {
                 sum.has_uncounted |= !agent.is_drained();
             }
         }
-        for &process in &read {
+        for &process in &updated {
             let sum = sums.remove(&process).unwrap_or_default();
             self.transports.update_share(process, sum, now);
         }
@@ -59,7 +59,7 @@ impl Collector {
             let process = process_of(agent).filter(|_| agent.is_drained());
             let process = process.filter(|process| agents[process] == 1);
             let process = process.and_then(|process| self.transports.get(process));
-            if process.is_none_or(|process| read.contains(&process.found.info.id)) {
+            if process.is_none_or(|process| updated.contains(&process.found.info.id)) {
                 agent.transport.update(process, &mut self.clock_ids);
             }
         }
@@ -72,7 +72,7 @@ impl Collector {
         for process in self.agents.values().filter_map(process_of) {
             *agents.entry(process).or_default() += 1;
         }
-        self.transports.set_agents(&agents);
+        self.transports.set_agent_counts(&agents);
         agents
     }
 

@@ -49,7 +49,7 @@ fn scan(transports: &mut Transports, found: &[NixlProcess]) -> bool {
 }
 
 fn apply(transports: &mut Transports, response: Response) -> Option<ProcessId> {
-    transports.read_by(response, Instant::now())
+    transports.update_by(response, Instant::now())
 }
 
 /// Returns the processes with a requested version.
@@ -279,10 +279,10 @@ fn old_reading_has_no_share_and_leaves_the_sums() {
     }
     assert_eq!((agent.is_read, agent.tcp_share), (true, Some(1.0)));
     let later = now + Duration::from_secs(10) + MAX_READING_AGE;
-    assert!(transports.take_read(later).is_some(), "it was read");
-    assert_eq!(transports.take_read(later), None);
+    assert!(transports.take_updated(later).is_some(), "it was read");
+    assert_eq!(transports.take_updated(later), None);
     let later = later + Duration::from_millis(1);
-    assert_eq!(transports.take_read(later), Some([id(1)].into()));
+    assert_eq!(transports.take_updated(later), Some([id(1)].into()));
     transports.update_share(id(1), moved(&["a"], 2 * mib), later);
     agent.update(transports.get(id(1)), &mut ClockIds::default());
     let process = transports.get(id(1)).expect("there");
