@@ -13,6 +13,9 @@ const MAX_SHOWN: usize = 120;
 /// Least similarity of a misspelt key to the one that is meant, of 0 to 1 (Jaro-Winkler).
 const SIMILAR: f64 = 0.8;
 
+/// Quotation marks that text editors and web pages put in place of those of TOML.
+pub(super) const TYPOGRAPHIC: [char; 4] = ['“', '”', '‘', '’'];
+
 /// Structure of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,9 +66,12 @@ fn line_error(path: &Path, text: &str, at: usize, message: &str) -> ConfigError 
     // A comment of an INI file begins with a semicolon.
     let value = value.split(['#', ';']).next().unwrap_or_default().trim();
     let has_quotes = value.is_empty() || value.starts_with(['"', '\'', '[', '{']);
-    let message = match has_quotes || line.parse::<toml::Table>().is_ok() {
-        true => message.to_owned(),
-        false => remedy_without_quotes(key.trim(), value),
+    let message = if is_quoted_typographically(if value.is_empty() { line } else { value }) {
+        "typographic quotes; write \" in their place".to_owned()
+    } else if has_quotes || line.parse::<toml::Table>().is_ok() {
+        message.to_owned()
+    } else {
+        remedy_without_quotes(key.trim(), value)
     };
     // A list may go on in the next lines.
     let setting = match line.len() > MAX_SHOWN || line.ends_with(['[', ',']) {
@@ -79,6 +85,14 @@ fn line_error(path: &Path, text: &str, at: usize, message: &str) -> ConfigError 
         line: index + 1,
         message,
     }
+}
+
+/// True if a value, or an element of a list, begins with a typographic quotation mark.
+fn is_quoted_typographically(value: &str) -> bool {
+    let mut elements = value
+        .split(',')
+        .map(|element| element.trim_start_matches(['[', '{', '"', '\'', ' ', '\t']));
+    elements.any(|element| element.starts_with(TYPOGRAPHIC))
 }
 
 /// Returns a message for a key that serde does not know, with the nearest key in place of a list of all. `None`: the
@@ -109,5 +123,40 @@ fn remedy_without_quotes(key: &str, value: &str) -> String {
     match toml::from_str::<ConfigFile>(&format!("[nixl]\n{line}\n")) {
         Ok(_) => format!("write its value in quotes: {line}"),
         Err(err) => err.message().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typographic_quotes_are_named_as_the_mistake() {
+        let error = |lines: &str| {
+            let read = parse(Path::new("nixl.conf"), &format!("[nixl]\n{lines}\n"));
+            read.expect_err(lines).to_string()
+        };
+        for (lines, at) in [
+            (
+                "telemetry_dir = “/dev/shm/nixl”",
+                "2: telemetry_dir = “/dev/shm/nixl”",
+            ),
+            (
+                "telemetry_dir = \"“/tmp”\"",
+                "2: telemetry_dir = \"“/tmp”\"",
+            ),
+            (
+                "telemetry_dir = [\"/a\", “/b”]",
+                "2: telemetry_dir = [\"/a\", “/b”]",
+            ),
+            ("telemetry_dir = [\n\"/a\",\n“/b”,\n]", "4: “/b”,"),
+            ("retain = ‘1min’", "2: retain = ‘1min’"),
+            ("user = “root”", "2: user = “root”"),
+        ] {
+            let expected = format!("nixl.conf:{at}: typographic quotes; write \" in their place");
+            assert_eq!(error(lines), expected);
+        }
+        let said = error("telemetry_dir = \"a“b”\"");
+        assert!(said.contains("is not an absolute path"), "{said}");
     }
 }

@@ -3,11 +3,13 @@
 //! Configuration of PCP's Python PMDA, which is at the path of this PMDA's configuration. It has the INI format of
 //! Python's configparser, with values without quotes.
 
+use super::file::TYPOGRAPHIC;
+
 /// Keys of the Python PMDA.
 const KEYS: [&str; 2] = ["user", "telemetry_dir"];
 
 /// Converts an INI file of the Python PMDA to TOML, with each setting on its line. Returns `None` for any other file:
-/// without a setting, with another key or section, or with a value that is a number or in TOML's quotes or brackets.
+/// without a setting, with another key or section, or with a value that is a number or in quotes or brackets.
 /// Then a mistake in a TOML file is reported as such.
 ///
 /// configparser takes a comment behind a value as part of the value, and a carriage return as the end of a line. For
@@ -31,6 +33,7 @@ pub fn convert(text: &str) -> Option<String> {
                 .any(|word| word.starts_with(['#', ';']));
             let is_toml = value.is_empty()
                 || value.starts_with(['"', '\'', '[', '{'])
+                || value.starts_with(TYPOGRAPHIC)
                 || value.parse::<i64>().is_ok();
             if !in_section || !KEYS.contains(&key.as_str()) || is_toml || has_comment {
                 return None;
@@ -67,6 +70,7 @@ mod tests {
             "[nixl]\nuser = root # x\n",
             "[nixl]\n# user\ruser = root\nuser = root\n",
             "[nixl]\nuser = 4242\n",
+            "[nixl]\nuser = “root”\n",
             "[nixl]\n",
         ] {
             assert_eq!(convert(text), None, "{text}");
