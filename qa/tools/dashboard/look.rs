@@ -130,3 +130,21 @@ fn page_is_usable_in_each_theme_width_and_without_a_mouse() {
     );
     assert_eq!(page.complaints(), [""; 0]);
 }
+
+#[test]
+#[ignore = "takes Chromium: scripts/check-full dashboard"]
+fn charts_have_no_times_before_the_first_value() {
+    let mut page = Chromium::start(1280, 1000);
+    let record = "window.written = []; const write = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+            written.push(text);
+            return write.call(this, text, ...place);
+        };";
+    let script = serde_json::json!({ "source": record });
+    page.call("Page.addScriptToEvaluateOnNewDocument", script);
+    page.open("host=http://127.0.0.1:9");
+    let drawn = "written.includes('1 B/s') && !document.querySelector('#trouble').hidden";
+    page.until("the charts are drawn without an answer", drawn);
+    let times = page.evaluate("written.filter((text) => /^[0-9]+:[0-9]/.test(text))");
+    assert_eq!(times, serde_json::json!([]));
+}

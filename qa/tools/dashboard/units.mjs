@@ -101,6 +101,17 @@ test("agents are sorted in natural order, those without a value last", () => {
     assert.equal(agents[0].name, "a-10", "the argument is not changed");
 });
 
+test("agents that have exited come last, unless sorted by state", () => {
+    const states = ["exited", "live", "exited", "idle"];
+    const agents = states.map((status, i) => ({ name: `a${i}`, status, sent: [9, 2, undefined, undefined][i] }));
+    const names = (key, isDescending) => sorted(agents, key, isDescending).map(({ name }) => name).join(" ");
+    assert.equal(names("name", false), "a1 a3 a0 a2");
+    assert.equal(names("name", true), "a3 a1 a2 a0");
+    assert.equal(names("sent", true), "a1 a3 a0 a2");
+    assert.equal(names("status", false), "a0 a2 a3 a1");
+    assert.equal(names("status", true), "a1 a3 a0 a2");
+});
+
 /** The rows of made-up agents; each has an id, a name, and may have a server, a rank, a command and a rate of its transfers. */
 function rows(...made) {
     const by = (value) => new Map(made.map((one) => [one.id, value(one)]).filter(([, value]) => value !== undefined));

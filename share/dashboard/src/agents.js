@@ -89,9 +89,11 @@ const ALPHABETICAL = new Intl.Collator(undefined, { numeric: true });
 /** Sort keys that put the ranks of one server together. */
 const BY_SERVER = ["engine", "role", "port", "pod", "rank"];
 
-/** Returns the agents sorted by a value or by server. Agents without that value come last in both directions. */
+/** Returns the agents sorted by a value or by server. Agents without that value come last in both directions, and after them those
+ *  that have exited, unless the value is the state. */
 export function sorted(all, key, isDescending) {
     const direction = isDescending ? -1 : 1;
+    const isLast = ({ status }) => key !== "status" && status === "exited";
     const isMissing = (value) => value === undefined || value === "";
     const compare = (a, b) => {
         if (key === "server") {
@@ -102,6 +104,9 @@ export function sorted(all, key, isDescending) {
         return typeof a[key] === "number" && typeof b[key] === "number" ? a[key] - b[key] : ALPHABETICAL.compare(a[key] ?? "", b[key] ?? "");
     };
     return [...all].sort((a, b) => {
+        if (isLast(a) !== isLast(b)) {
+            return isLast(a) ? 1 : -1;
+        }
         if (isMissing(a[key]) !== isMissing(b[key])) {
             return isMissing(a[key]) ? 1 : -1;
         }

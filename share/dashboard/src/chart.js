@@ -16,6 +16,7 @@ export class Chart {
         this.isLogarithmic = isLogarithmic;
         this.write = write;
         this.plot = undefined;
+        this.isEmpty = true;
         this.lines = [];
         this.area = element("div", { class: "plot", role: "img" });
         this.legend = element("ul", { class: "legend" });
@@ -33,6 +34,7 @@ export class Chart {
             return { stroke: colour(isSum ? "--text" : `--line-${at}`), width: isSum ? 2.5 : 1.75, dash: DASHES[at] };
         };
         this.span = span;
+        this.isEmpty = times.length === 0;
         this.lines = lines;
         const data = [times, ...lines.map((line) => line.values)];
         if (this.plot === undefined || this.plot.series.length !== data.length) {
@@ -60,7 +62,8 @@ export class Chart {
                     : { range: (_, from, to) => [0, to > 0 ? to * 1.08 : 1] },
             },
             axes: [
-                { ...axis, space: 80, size: 32, values: (_, ticks) => ticks.map(clock) },
+                // Before the first value, the scale begins at 0, which is in 1970.
+                { ...axis, space: 80, size: 32, values: (_, ticks) => ticks.map((tick) => (this.isEmpty ? null : clock(tick))) },
                 { ...axis, ...(this.isLogarithmic && { splits: powers }), size: 72, values: (_, ticks) => ticks.map((tick) => (tick === null ? null : brief(this.write(tick)))) },
             ],
             series: [{}, ...styles.map((style) => ({ ...style, points: { show: false } }))],
