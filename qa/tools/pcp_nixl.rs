@@ -335,7 +335,7 @@ fn missing_data_is_reported_with_cause_and_action() {
     );
     fails_with(
         &mut of_archive(&home, &path, &["-t", "1hour"]),
-        "try a shorter interval (-t)",
+        "or a shorter interval (-t)",
     );
     fails_with(
         &mut of_archive(&home, &path, &["--nope"]),
