@@ -101,7 +101,7 @@ fn outdated_warning(file: &Path, config_read: Duration) -> Option<String> {
     let changed = Duration::new(seconds, u32::try_from(meta.ctime_nsec()).ok()?);
     (!config_read.is_zero() && changed > config_read).then(|| {
         format!(
-            "{} has changed since the daemon read it; have the daemon read it again: pmstore nixl.control.reload 1",
+            "{} has changed since the daemon read it; have the daemon read it again: pmstore nixl.control.reload 1, or ./Install after a change of directories or user",
             text::printable(file)
         )
     })
