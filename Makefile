@@ -21,7 +21,7 @@ help:
 	@echo "make engines        real vLLM servers on this host's CPUs: figures, labels, kills (docs/testing.md); STEPS=\"pull tp2\" for some"
 	@echo "make gpu            real NIXL on this host's GPU, seen by pmdanixl (docs/testing.md); HOST_MEMORY=1 without a GPU; PACK=DIR"
 	@echo "make fleet          three hosts in namespaces: archives, Redis, queries, a lost connection (docs/fleet.md)"
-	@echo "make fleet-cost     measure archives and Redis of a host with 8, 64 and 512 agents (docs/fleet.md)"
+	@echo "make fleet-cost     measure archives and Redis of a host with 8, 64, 512 and 1,000 agents (docs/fleet.md)"
 	@echo "make scrape-cost    measure Prometheus scrapes of a host with 8, 64, 512 and 4,000 agents (docs/grafana.md)"
 	@echo "make loc            lines of code in src by module, without unit tests, comments and blank lines"
 	@echo "make against        compare the values of this build with an earlier one under the same load; BASE=COMMIT, as root"

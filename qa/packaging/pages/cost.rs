@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 //! README's line and table of costs have the figures of docs/speed.md. `make bench` writes both; `BLESS=1` writes
-//! README's.
+//! README's. Tables of sizes in docs/fleet.md and docs/recipes.md are those that qa/sizing.py computes.
 
-use crate::support::agrees;
 use crate::support::share::text_of;
+use crate::support::{agrees, project, run};
+use std::process::Command;
 
 /// Begin of README's line.
 const LINE: &str = "**Cost:** ";
@@ -66,4 +67,11 @@ fn with_costs(page: &str) -> String {
 #[test]
 fn costs_in_readme_are_those_of_the_last_measurement() {
     agrees("README.md", &with_costs(&text_of("README.md")));
+}
+
+#[test]
+fn computed_tables_follow_from_the_measured_ones() {
+    run(Command::new("/usr/bin/python3")
+        .arg(project("qa/sizing.py"))
+        .arg("--check"));
 }
