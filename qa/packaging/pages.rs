@@ -10,9 +10,7 @@ mod testing;
 
 use crate::support::sample::Sample;
 use crate::support::share::{files_in, is_metric, link, names_in, text_of};
-use crate::support::{
-    Home, PMDANIXL, Pmcd, example, is_alone, needs_root, project, run, wait_for,
-};
+use crate::support::{Home, PMDANIXL, Pmcd, example, is_alone, needs_root, project, run, wait_for};
 use std::fs;
 use std::path::Path;
 
