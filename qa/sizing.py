@@ -93,7 +93,7 @@ def of_recipes(text, fleet):
     for count in AGENTS:
         agents = str(count)
         memory = cells(speed, "| agents | of 6 MB + 32 KiB per agent |", [agents])[2]
-        idle = cells(speed, "| agents | % of a processor | at most |", [agents])[1]
+        idle = cells(speed, "| agents | % of a CPU | at most |", [agents])[1]
         busy = cells(speed, "| agents | events/s each, wanted |", [agents, "40000"])[3]
         scrape = cells(grafana, "| agents | names | samples | MB |", [agents, "all"])
         archive = cells(fleet, MEASURED, [f"{count:,}", "summary"])
@@ -110,7 +110,7 @@ def of_recipes(text, fleet):
     return with_table(text, SIZES, rows)
 
 
-SIZES = ("| agents | processor, no events | 40,000 events/s each | memory of pmdanixl | archive, a day | a scrape: size, processor time, memory of pmproxy "
+SIZES = ("| agents | CPU, no events | 40,000 events/s each | memory of pmdanixl | archive, a day | a scrape: size, CPU time, memory of pmproxy "
          "| Redis, a day |")
 
 

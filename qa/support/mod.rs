@@ -171,15 +171,20 @@ pub fn text(output: &Output) -> String {
 
 /// Pid of the daemon that pmcd or dbpmda started.
 pub fn agent_of(parent: u32) -> u32 {
-    wait_for("pmdanixl is started", || {
-        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
-        // A child that has ended and is not waited for has the state Z.
-        let is_pmda = |pid: &&str| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
-            stat.is_ok_and(|stat| stat.contains("(pmdanixl) ") && !stat.contains(") Z "))
-        };
-        children.split_whitespace().find(is_pmda)?.parse().ok()
-    })
+    wait_for("pmdanixl is started", || child_agent(parent))
+}
+
+/// Pid of that daemon. One that has ended and is not waited for yet, in state Z, counts if no other runs.
+fn child_agent(parent: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    let state = |pid: &str| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.split_once("(pmdanixl) ")?.1.chars().next()
+    };
+    let found = children
+        .split_whitespace()
+        .filter_map(|pid| Some((state(pid)? == 'Z', pid)));
+    found.min()?.1.parse().ok()
 }
 
 /// Path of an example, beside the program under test. qa/run builds the examples with the tests. `cargo test --test
@@ -660,13 +665,14 @@ impl Pmcd {
         if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
             return;
         }
-        let pmda = self.pmda_pid();
+        let pmda = child_agent(self.child.id());
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let _ = self.child.wait();
         wait_for("pmdanixl ends with pmcd", || {
             // Also a zombie has ended: the first process of a PID namespace may reap none.
-            fs::read_link(format!("/proc/{pmda}/exe")).err()
+            let runs = |pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok();
+            (!pmda.is_some_and(runs)).then_some(())
         });
     }
 }

@@ -6,7 +6,8 @@ use crate::support::{Home, output, project, run, text};
 use std::fs;
 use std::process::Command;
 
-/// Runs scripts/release in a copy of what it reads first, with this address of the repository, and returns what it says.
+/// Runs scripts/release in a copy of what it reads first, with this address of the repository, and returns what it
+/// says.
 fn release_with(address: &str) -> String {
     let home = Home::new();
     let copy = home.path("pmdanixl");

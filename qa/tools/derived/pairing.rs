@@ -13,7 +13,7 @@ const SAMPLES: usize = 10;
 /// Metric with a value in each sample.
 const EACH: &str = "nixl.host.agents.live";
 
-/// Values of an input for an instance: about a third of the samples have none. The last one has a value, since PCP
+/// Values of an input for an instance: about a sixth of the samples have none. The last one has a value, since PCP
 /// rejects a definition with an input that the archive lacks.
 fn values(metric: &str, random: &mut fastrand::Rng) -> String {
     let own = METRICS
@@ -24,7 +24,7 @@ fn values(metric: &str, random: &mut fastrand::Rng) -> String {
     let samples = (1..=SAMPLES).map(|sample| {
         let value = random.u32(1..=4);
         sum += value;
-        match sample < SAMPLES && random.u8(..) < 85 {
+        match sample < SAMPLES && random.u8(..) < 42 {
             true => "-".to_owned(),
             false => if is_counter { sum } else { value }.to_string(),
         }
