@@ -109,7 +109,7 @@ fn log_stalled(stalled: &Stalled) {
     let _span = log::span(Some(stalled.uid));
     let blocked = stalled.blocked;
     let what = match stalled.kind {
-        RequestKind::Sockets => "sockets",
+        RequestKind::Sockets | RequestKind::Queues => "sockets",
         _ => "memory",
     };
     match &stalled.process {

@@ -5,7 +5,7 @@
 use crate::base::file::list_names_at;
 use crate::observer::examination::Subject;
 use crate::observer::fair_queue::{FairQueue, Orders, QueuedOrder};
-use crate::observer::protocol::{End, Order, Request, RequestKind, SocketRequest};
+use crate::observer::protocol::{End, Order, QueueRequest, Request, RequestKind, SocketRequest};
 use crate::procfs::process_dir::ProcessDir;
 use crate::procfs::process_scan::ScanRequest;
 use std::collections::{HashMap, HashSet};
@@ -82,6 +82,10 @@ pub fn list(request: &Request, users: &mut HashMap<u32, u32>) -> (RequestKind, O
             let of =
                 |one: &SocketRequest| queued(one.uid, one.id.start, Order::Sockets(one.clone()));
             (RequestKind::Sockets, requests.iter().map(of).collect())
+        }
+        Request::Queues(requests) => {
+            let of = |one: &QueueRequest| queued(one.uid, one.id.start, Order::Queues(*one));
+            (RequestKind::Queues, requests.iter().map(of).collect())
         }
         Request::Examine(subjects) => {
             let of = |one: &Subject| queued(one.uid(), 0, Order::Examine(one.clone()));

@@ -4,6 +4,7 @@
 
 use crate::observer::examination::{Examination, Subject};
 use crate::observer::group::Group;
+use crate::observer::queues::ProcessQueues;
 use crate::observer::sockets::OpenFiles;
 use crate::procfs::facts::pods::Pods;
 use crate::procfs::process::{ProcessId, Usage};
@@ -23,6 +24,8 @@ pub enum RequestKind {
     Scan,
     /// Socket scan.
     Sockets,
+    /// Bytes that wait in the sockets of processes.
+    Queues,
     /// Examination, for `--check`.
     Examination,
     /// Names of users.
@@ -36,6 +39,8 @@ pub enum Request {
     Scan(ScanRequest),
     /// Read the sockets of these processes. Of equal ones, the oldest is read first.
     Sockets(Vec<SocketRequest>),
+    /// Read the bytes that wait in the sockets of these processes, and whether they run.
+    Queues(Vec<QueueRequest>),
     /// Examine these processes.
     Examine(Vec<Subject>),
     /// Ask the name services for the names of these users.
@@ -48,7 +53,7 @@ impl Request {
     pub fn is_limited(&self) -> bool {
         match self {
             Self::Scan(request) => request.inodes.is_some(),
-            Self::Sockets(_) => true,
+            Self::Sockets(_) | Self::Queues(_) => true,
             Self::Examine(_) | Self::LookUp(_) => false,
         }
     }
@@ -67,6 +72,17 @@ pub struct SocketRequest {
     pub library: Option<OsString>,
 }
 
+/// Process whose queues are to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueRequest {
+    /// Process.
+    pub id: ProcessId,
+    /// User.
+    pub uid: u32,
+    /// True if an agent of the process completes no transfer. Others are read as its possible peers.
+    pub is_silent: bool,
+}
+
 /// Response of the observer. What is read of a process that answers late may follow the end of its request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub enum Response {
@@ -74,6 +90,8 @@ pub enum Response {
     Found(Found),
     /// The sockets of a process were read.
     Sockets(SocketReading),
+    /// The queues of a process with silent agents were read, and those of the others that could be.
+    Queues(QueueReading),
     /// A process whose sockets were to be read has ended.
     Ended(ProcessId),
     /// A process runs, and its sockets could not be read.
@@ -142,6 +160,8 @@ pub enum Order {
     Scan(u32),
     /// The sockets of a process.
     Sockets(SocketRequest),
+    /// The queues of a process.
+    Queues(QueueRequest),
     /// What `--check` asks for.
     Examine(Subject),
     /// Names of these users, from the name services.
@@ -155,6 +175,7 @@ impl Order {
         match self {
             Self::Scan(pid) => ProcessId::of(*pid).ok(),
             Self::Sockets(request) => Some(request.id),
+            Self::Queues(request) => Some(request.id),
             Self::Examine(subject) => Some(subject.process()),
             Self::Pods(_) | Self::LookUp(..) => None,
         }
@@ -181,6 +202,8 @@ pub enum Reply {
     Nothing(bool),
     /// Open files of a process, or why they cannot be read, and its version of NIXL.
     Sockets(Result<OpenFiles, String>, Option<String>),
+    /// Queues of a process.
+    Queues(ProcessQueues),
     /// Nothing was read.
     Unread(Unread),
 }
@@ -226,6 +249,42 @@ pub struct SocketReading {
     pub traffic: Traffic,
     /// Peers, also of open connections without traffic.
     pub peers: Vec<PeerReading>,
+}
+
+/// Why a process does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Halt {
+    /// A signal or a debugger has stopped it.
+    Stopped,
+    /// Its first thread waits in the kernel, and no signal ends the wait. With the number of times that this thread has
+    /// given up the processor: while the number stays, it is one wait.
+    Blocked(u64),
+}
+
+/// What the queues of a process with silent agents say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueReading {
+    /// Process.
+    pub id: ProcessId,
+    /// Sign that its transfers do not advance. `None`: there is none.
+    pub sign: Option<Sign>,
+}
+
+/// Sign that a transfer does not advance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sign {
+    /// Address of the peer. `None`: the process itself is halted.
+    pub peer: Option<IpAddr>,
+    /// Process of the peer, if it is known. It is only known where it is halted or has not read bytes.
+    pub process: Option<ProcessId>,
+    /// Why that process does not run.
+    pub halt: Option<Halt>,
+    /// Bytes that the peer has not acknowledged.
+    pub unacknowledged: u64,
+    /// Bytes that the process of the peer has not read.
+    pub unread: u64,
+    /// Time between the first and the last reading that have it. Zero: one reading has it, which may be chance.
+    pub time: Duration,
 }
 
 /// What was read of the connections of a process to one address.

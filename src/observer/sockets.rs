@@ -45,8 +45,24 @@ pub struct Connection {
 /// # Errors
 /// The process has ended (ESRCH), has too many open files (EMFILE), or may not be read.
 pub fn read(process: &ProcessDir, max_sockets: usize) -> io::Result<OpenFiles> {
+    let mut connections = Vec::new();
+    let rdma_devices = visit(process, max_sockets, |copy| {
+        connections.extend(connection(copy));
+    })?;
+    Ok(OpenFiles {
+        connections,
+        rdma_devices,
+    })
+}
+
+/// Calls `each` with a copy of each socket of a process, at most so many. Returns the number of RDMA devices that the
+/// process has open.
+pub(super) fn visit(
+    process: &ProcessDir,
+    max_sockets: usize,
+    mut each: impl FnMut(OwnedFd),
+) -> io::Result<usize> {
     let (handle, descriptors) = open(process)?;
-    let mut files = OpenFiles::default();
     let (mut sockets, mut devices) = (HashSet::new(), HashSet::new());
     let mut was_denied = false;
     for file in descriptors.targets() {
@@ -56,7 +72,7 @@ pub fn read(process: &ProcessDir, max_sockets: usize) -> io::Result<OpenFiles> {
         } else if is_socket(&target) && sockets.len() < max_sockets && !sockets.contains(&target) {
             match handle.descriptor(fd) {
                 Ok(copy) => {
-                    files.connections.extend(connection(copy));
+                    each(copy);
                     // Only after a copy: if this descriptor was closed meanwhile, another one of the same socket is
                     // tried.
                     sockets.insert(target);
@@ -68,11 +84,10 @@ pub fn read(process: &ProcessDir, max_sockets: usize) -> io::Result<OpenFiles> {
             }
         }
     }
-    files.rdma_devices = devices.len();
     // If all sockets are denied, the process can have connections.
     match was_denied && sockets.is_empty() {
         true => Err(Errno::EACCES.into()),
-        false => Ok(files),
+        false => Ok(devices.len()),
     }
 }
 

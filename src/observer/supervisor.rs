@@ -10,6 +10,7 @@ use crate::observer::fair_queue::QueuedOrder;
 use crate::observer::group::Group;
 use crate::observer::job::{self, Job};
 use crate::observer::known_connections::KnownConnections;
+use crate::observer::known_queues::KnownQueues;
 use crate::observer::link::{Link, wait_for};
 use crate::observer::protocol::{
     Order, Reply, Request, RequestKind, Response, SocketReading, Stalled, Task, Unread,
@@ -35,9 +36,10 @@ const REAP_PERIOD: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(3600);
 
 /// All kinds of requests, in the order of their numbers.
-const KINDS: [RequestKind; 4] = [
+const KINDS: [RequestKind; 5] = [
     RequestKind::Scan,
     RequestKind::Sockets,
+    RequestKind::Queues,
     RequestKind::Examination,
     RequestKind::Names,
 ];
@@ -66,6 +68,7 @@ pub struct Supervisor {
     /// What the current process scan looks for, and its number.
     scan: (ScanRequest, u64),
     connections: KnownConnections,
+    queues: KnownQueues,
     /// Real users of processes whose directory belongs to root, by process id.
     users: HashMap<u32, u32>,
     responses: Vec<Response>,
@@ -80,6 +83,7 @@ impl Supervisor {
             errands: Vec::new(),
             scan: (ScanRequest::default(), 0),
             connections: KnownConnections::default(),
+            queues: KnownQueues::default(),
             users: HashMap::new(),
             responses: Vec::new(),
         }
@@ -98,6 +102,7 @@ impl Supervisor {
                 let running = requests.iter().map(|one| (one.id, one.uid)).collect();
                 self.connections.begin_scan(running, now);
             }
+            Request::Queues(requests) => self.queues.begin(&requests, now),
             Request::Examine(_) | Request::LookUp(..) => {}
         }
         let mut queued = orders.queued.iter();
@@ -252,8 +257,13 @@ impl Supervisor {
 
     /// Ends a request. What is set aside may still be answered.
     fn end(&mut self, kind: RequestKind, now: Instant) {
-        if kind == RequestKind::Sockets {
-            self.connections.end_scan();
+        match kind {
+            RequestKind::Sockets => self.connections.end_scan(),
+            RequestKind::Queues => {
+                let readings = self.queues.end().into_iter();
+                self.responses.extend(readings.map(Response::Queues));
+            }
+            _ => {}
         }
         let has_aside = self.aside().next().is_some();
         let aside = self.aside().filter_map(|one| one.stalled);
@@ -307,6 +317,14 @@ impl Supervisor {
                     .connections
                     .add(request.id, request.was_counted, &files);
                 Response::Sockets(SocketReading { version, ..added })
+            }
+            (Reply::Queues(queues), Order::Queues(request)) => {
+                self.queues.add(request.id, queues);
+                return;
+            }
+            (Reply::Unread(Unread::Ended), Order::Queues(request)) => {
+                self.queues.remove(request.id);
+                return;
             }
             (Reply::Unread(why), Order::Scan(pid)) => {
                 // A process that may not be read may have anything mapped. The host's init process is not an agent, and

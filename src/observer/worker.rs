@@ -12,9 +12,9 @@ use crate::base::file::list_names_at;
 use crate::observer::examination;
 use crate::observer::group::Group;
 use crate::observer::link::write_message;
-use crate::observer::protocol::{Found, Order, Reply, SocketRequest, Task, Unread};
+use crate::observer::protocol::{Found, Order, QueueRequest, Reply, SocketRequest, Task, Unread};
 use crate::observer::supervisor::SOFT_TIMEOUT;
-use crate::observer::{sockets, version};
+use crate::observer::{queues, sockets, version};
 use crate::procfs::facts::pods::Pods;
 use crate::procfs::process::{ProcessId, has_ended};
 use crate::procfs::process_dir::{ProcessDir, ReadError};
@@ -91,6 +91,7 @@ fn read(order: &Order, scan: &ScanRequest, may_read: &mut dyn FnMut(ProcessId) -
             false => Reply::Nothing(process.is_complete),
         }),
         Order::Sockets(request) => read_sockets(request, may_read),
+        Order::Queues(request) => read_queues(request, may_read),
         Order::LookUp(uids) => {
             let lines = lookup::look_up(uids, NAME_TIME);
             Ok(Reply::Found(Found::LookedUp(uids.clone(), lines)))
@@ -107,6 +108,14 @@ fn read(order: &Order, scan: &ScanRequest, may_read: &mut dyn FnMut(ProcessId) -
             ReadError::Io(err) => Unread::Failed(err.to_string()),
         })
     })
+}
+
+fn read_queues(
+    request: &QueueRequest,
+    may_read: &mut dyn FnMut(ProcessId) -> bool,
+) -> Result<Reply, ReadError> {
+    let directory = ProcessDir::of(request.id)?.allowed_by(may_read)?;
+    Ok(Reply::Queues(queues::read(&directory, request)?))
 }
 
 fn read_sockets(

@@ -157,6 +157,16 @@ impl ProcessStat {
         })
     }
 
+    /// True if a signal or a debugger has stopped the process.
+    pub(crate) fn is_stopped(&self) -> bool {
+        matches!(self.state, b'T' | b't')
+    }
+
+    /// True if the first thread of the process waits in the kernel, and no signal ends the wait.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.state == b'D'
+    }
+
     /// True if no thread of the process is left. A process whose first thread alone has ended is a zombie as well, and
     /// runs.
     pub(crate) fn has_ended(&self) -> bool {

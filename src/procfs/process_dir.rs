@@ -166,6 +166,17 @@ impl ProcessDir {
         uids.split_ascii_whitespace().next()?.parse().ok()
     }
 
+    /// Returns how often the first thread of the process has given up the processor; `None` if /proc does not tell.
+    #[must_use]
+    pub fn switches(&self) -> Option<u64> {
+        let status = self.text("status");
+        let count = |name| {
+            let count = status.lines().find_map(|line| line.strip_prefix(name))?;
+            count.trim().parse::<u64>().ok()
+        };
+        count("voluntary_ctxt_switches:")?.checked_add(count("nonvoluntary_ctxt_switches:")?)
+    }
+
     /// Lists the open files of the process, at most so many.
     ///
     /// # Errors
@@ -225,12 +236,12 @@ mod tests {
             ..process.id()
         };
         assert!(ProcessDir::of(earlier).is_err_and(|err| has_ended(&err)));
-        assert!(process.is_running() && process.uid().is_some());
+        assert!(process.is_running() && process.uid().is_some() && process.switches().is_some());
         let files = process.descriptors(2).expect("ours");
         assert_eq!(files.numbers.len(), 2, "of at least three");
         child.kill().expect("it runs");
         child.wait().expect("our child");
-        assert!(!process.is_running() && process.uid().is_none());
+        assert!(!process.is_running() && process.uid().is_none() && process.switches().is_none());
         let errors = [
             process.file("maps").map(drop),
             process.metadata("root/dev").map(drop),

@@ -92,6 +92,35 @@ pub fn tcp_info(socket: &OwnedFd) -> io::Result<TcpInfo> {
     })
 }
 
+/// Bytes that wait in a TCP connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queues {
+    /// Bytes that the process has sent and the peer has not acknowledged.
+    pub unacknowledged: u64,
+    /// Bytes received in order that the process has not read.
+    pub unread: u64,
+}
+
+/// Asks the kernel for the bytes that wait in a TCP connection (tcp(7)). Waits as [`tcp_info`].
+///
+/// # Errors
+/// The descriptor is not a socket, or is one that listens.
+pub fn queues(socket: &OwnedFd) -> io::Result<Queues> {
+    Ok(Queues {
+        unacknowledged: waiting(socket, libc::TIOCOUTQ)?,
+        unread: waiting(socket, libc::FIONREAD)?,
+    })
+}
+
+/// Asks for the bytes in one of the queues of a socket.
+fn waiting(socket: &OwnedFd, request: libc::Ioctl) -> io::Result<u64> {
+    let mut bytes: c_int = 0;
+    // SAFETY: for both requests the kernel writes one int, to `bytes`.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut bytes) };
+    Errno::result(done)?;
+    u64::try_from(bytes).map_err(|_| Errno::EOVERFLOW.into())
+}
+
 /// Returns a number that no other socket of this boot has (SO_COOKIE of socket(7)).
 ///
 /// # Errors
@@ -152,6 +181,31 @@ mod tests {
         }
         let copy = own().descriptor(listener.as_raw_fd()).expect("our own");
         assert!(tcp_info(&copy).expect("TCP").is_listening);
+    }
+
+    #[test]
+    fn unread_bytes_wait_at_the_receiver() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).expect("a peer");
+        let (mut server, _) = listener.accept().expect("a peer");
+        let queues_of = |fd| queues(&own().descriptor(fd).expect("our own")).expect("TCP");
+        let (sender, receiver) = (client.as_raw_fd(), server.as_raw_fd());
+        assert_eq!(queues_of(receiver), Queues::default());
+        client.write_all(&[1; 5000]).expect("room");
+        let received = Queues {
+            unread: 5000,
+            ..Queues::default()
+        };
+        while queues_of(receiver) != received || queues_of(sender) != Queues::default() {
+            std::thread::yield_now();
+        }
+        server.read_exact(&mut [0; 5000]).expect("sent");
+        assert_eq!(queues_of(receiver), Queues::default());
+        // More than the receive buffer of any host: the rest waits at the sender.
+        client.set_nonblocking(true).expect("a socket");
+        while client.write(&[1; 1 << 16]).is_ok() {}
+        assert!(queues_of(sender).unacknowledged > 0);
+        queues(&own().descriptor(listener.as_raw_fd()).expect("our own")).expect_err("it listens");
     }
 
     #[test]
