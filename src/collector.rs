@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | [`Collector::scan`] | scans the directories and attaches files to agents | `attach`, `stores`, `names`, `limits` |
 //! | [`Collector::drain`] | drains all agents, withdraws those that have exited, expires old ones | `drain`, `round_robin`, `expiry` |
-//! | [`Collector::maintain`] | process scans, scans of sockets, removal of files | `process_scans`, `transports`, `file_removal` |
+//! | [`Collector::maintain`] | process scans, scans of sockets, removal of files | `process_scans`, `transports`, `stalls`, `file_removal` |
 //! | [`Collector::take_changes`] | the changes of the instance domains | |
 //!
 //! `records` has what concerns the state file, `reload` applies another configuration.
@@ -33,6 +33,7 @@ use descriptors::Descriptors;
 use limits::Limits;
 use process_scans::ProcessScans;
 use round_robin::RoundRobin;
+use stalls::Stalls;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -51,6 +52,7 @@ mod process_scans;
 mod records;
 mod reload;
 mod round_robin;
+mod stalls;
 mod stores;
 #[cfg(test)]
 mod tests;
@@ -70,6 +72,7 @@ pub struct Collector {
     observer: ObserverHandle,
     process_scans: ProcessScans,
     transports: Transports,
+    stalls: Stalls,
     /// What the observer and its workers use, as of the last scan.
     observer_usage: Usage,
     /// Ids of processes that use NIXL and of peers.
@@ -153,11 +156,12 @@ impl Collector {
         self.evict_excess(now);
     }
 
-    /// Runs process scans, reads sockets, and removes files of exited agents until `end`. Returns true unless the
-    /// result of a process scan is left to apply, which the next call does.
+    /// Runs process scans, reads sockets, finds stalled agents, and removes files of exited agents until `end`. Returns
+    /// true unless the result of a process scan is left to apply, which the next call does.
     pub fn maintain(&mut self, now: Instant, end: Instant) -> bool {
         let is_done = self.scan_processes(now, Duration::ZERO, end);
         self.read_transports(now);
+        self.check_stalls(now);
         self.remove_exited_files(now, end);
         is_done
     }

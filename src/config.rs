@@ -52,6 +52,10 @@ pub struct Config {
     /// Time without an event after which a live agent is idle.
     #[serde(deserialize_with = "value::period::<_, _, 1_000, 604_800_000>")]
     pub idle_after: Duration,
+    /// Time without a completed transfer after which an agent whose bytes wait, or whose peer is halted, is suspected
+    /// to have stalled; zero: none ever is. Needs `transport`.
+    #[serde(deserialize_with = "value::period::<_, _, 0, 3_600_000>")]
+    pub stalled_after: Duration,
     /// Bounds of the histograms of times, microseconds.
     #[serde(rename = "histogram_buckets_us", deserialize_with = "value::bounds")]
     pub bounds: Bounds,
@@ -91,6 +95,7 @@ impl Default for Config {
             retain: Duration::from_secs(600),
             remember: Duration::from_secs(7 * 86_400),
             idle_after: Duration::from_secs(60),
+            stalled_after: Duration::from_secs(30),
             bounds: Bounds::default(),
             max_agents: 4096,
             max_capacity: MAX_CAPACITY,

@@ -17,12 +17,14 @@ use crate::procfs::process_scan::NixlProcess;
 use ids::ClockIds;
 use peers::Peers;
 use share::Share;
+use stall::Stall;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 pub mod ids;
 pub mod peers;
 pub mod share;
+pub mod stall;
 
 /// Time between two socket scans. A process with 32 connections takes half a millisecond.
 const SCAN_PERIOD: Duration = Duration::from_secs(10);
@@ -130,6 +132,8 @@ pub struct AgentTransport {
     pub tcp_share: Option<f64>,
     /// Peers of that process.
     pub peers: Peers,
+    /// Whether its transfers have stalled.
+    pub stall: Stall,
 }
 
 impl AgentTransport {
@@ -145,6 +149,7 @@ impl AgentTransport {
             // Its counters begin again, and those of its peers with them.
             *self = Self {
                 process: Some(process.instance),
+                stall: std::mem::take(&mut self.stall),
                 ..Self::default()
             };
         }

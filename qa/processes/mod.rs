@@ -5,6 +5,7 @@
 mod check;
 mod facts;
 mod gpu;
+mod hangs;
 mod labels;
 mod network;
 mod silent;

@@ -55,7 +55,7 @@ pub struct Agent {
     pub(crate) without_file_since: Option<Instant>,
     /// Its part in the sums of the registry.
     pub(crate) included: Included,
-    /// What its process transfers by TCP, if the process runs no other agent.
+    /// What its process transfers by TCP, if the process runs no other agent, and whether transfers have stalled.
     pub transport: AgentTransport,
 }
 

@@ -211,12 +211,15 @@ impl Collector {
                     self.process_scans.user_names.end_question(now);
                     self.ask_for_names(now);
                 }
+                Response::Queues(reading) => self.add_queues(&reading, now),
+                Response::Done(RequestKind::Queues, _) => self.end_queues(),
                 response => self.transports.apply(response, now),
             }
         }
         if !self.observer.is_running() {
             self.process_scans.stop();
             self.transports.end_scan();
+            self.end_queues();
             self.observer_usage.memory = 0;
         }
     }

@@ -93,6 +93,15 @@ def send(connections, size):
         time.sleep(0.001)
 
 
+def fill(connection):
+    """Sends on a connection that does not block until no more bytes fit."""
+    try:
+        while True:
+            connection.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+
+
 def wait_for_file(path):
     """Waits until a file exists."""
     while not os.path.exists(path):

@@ -4,13 +4,15 @@
 //!
 //! Retired: 16:3 agent.source, 16:8 agent.first_seen, and cluster 18, last values.
 
-use super::{BYTES, EVENTS, FACT, INSTANT, LEVEL, MOMENT, SIZE};
+use super::{BYTES, EVENTS, FACT, INSTANT, Kind, LEVEL, MOMENT, SIZE};
 use super::{agent_f64, agent_text, agent_u32, agent_u64};
 use crate::agents::Agent;
 use crate::base::clock::Now;
 use crate::base::text;
 use crate::metrics::{Metric, Semantics, Units};
 use std::path::Path;
+
+const MILLISECONDS: Kind = (Semantics::Instant, Units::Millisecond);
 
 /// Returns a path with its control and invisible characters and quotes escaped. The owner of a file chooses its name,
 /// so a name can have control sequences of a terminal.
@@ -71,7 +73,7 @@ pub(super) const ROWS: &[Metric] = rows![
     agent_u64(
         (16, 9),
         "agent.idle_time",
-        (Semantics::Instant, Units::Millisecond),
+        MILLISECONDS,
         |agent| u64::try_from(agent.idle(&Now::read()).as_millis()).ok(),
     ),
     /// file of its ring or store
@@ -114,6 +116,40 @@ pub(super) const ROWS: &[Metric] = rows![
     /// process on this host. No value: neither is known.
     agent_text((16, 14), "agent.rank", FACT, |agent| {
         agent.labelled_facts().rank()
+    }),
+    /// 0 none, 1 suspect, 2 stalled
+    /// Whether transfers hang, which telemetry does not tell: NIXL counts them when
+    /// they complete. 1: none completed for stalled_after (30 seconds), and bytes wait
+    /// in a TCP connection of the process, or a peer's process on this host is stopped.
+    /// 2: for four times as long. 0 is no proof: a hang over RDMA, or of a read from
+    /// another host, leaves no sign. No value: the process is not known or cannot be
+    /// read.
+    agent_u32((16, 15), "agent.stall.state", INSTANT, |agent| {
+        Some(agent.transport.stall.state()? as u32)
+    }),
+    /// time for which transfers have not advanced
+    /// Milliseconds since the last completed transfer; of an agent that was idle before
+    /// the stall, since its connections were first read with the sign. No value:
+    /// nixl.agent.stall.state is 0.
+    agent_u64((16, 16), "agent.stall.age", MILLISECONDS, |agent| {
+        let began = agent.transport.stall.sign()?.began;
+        u64::try_from(began.elapsed().as_millis()).ok()
+    }),
+    /// peer of the stalled transfers
+    /// Address of the peer, and id and command of its process if that runs on this
+    /// host. Of several peers, the one that has been waited for longest. "its own
+    /// process": that of the agent is stopped. No value: nixl.agent.stall.state is 0.
+    agent_text((16, 17), "agent.stall.peer", FACT, |agent| {
+        Some(agent.transport.stall.sign()?.peer())
+    }),
+    /// sign of the stall
+    /// Why nixl.agent.stall.state is not 0: the peer's process is stopped or blocked in
+    /// the kernel, has not read bytes that its kernel has received, or the peer has not
+    /// acknowledged bytes. None of them has moved since. Other connections of the
+    /// process, such as those of HTTP and NCCL, count as well. No value: the state is
+    /// 0.
+    agent_text((16, 18), "agent.stall.reason", FACT, |agent| {
+        Some(agent.transport.stall.sign()?.reason())
     }),
     /// slots of the ring, one more than the events it can hold
     /// Slots of the ring (NIXL_TELEMETRY_BUFFER_SIZE, 4096 by default). It holds one

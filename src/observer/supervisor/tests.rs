@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
-use crate::observer::protocol::SocketRequest;
+use crate::observer::protocol::{Halt, QueueReading, QueueRequest, Sign, SocketRequest};
 use crate::observer::workers::{MAX_BLOCKED, SKIP_TIME};
 use std::path::Path;
 use std::process::Command;
@@ -328,5 +328,40 @@ fn process_scan_is_complete_if_all_that_run_were_read() {
         let found = supervisor.job(RequestKind::Scan).end.is_complete;
         assert_eq!(found, is_complete, "{pid} {why:?}");
         assert_eq!(supervisor.responses, []);
+    }
+}
+
+#[test]
+fn sign_of_a_silent_process_precedes_the_end_of_its_request() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let stopped = "while read -r line; do echo '{\"Queues\":{\"halt\":\"Stopped\",\"network\":1,\"connections\":[]}}'; done";
+    let mut supervisor = supervisor(directory.path(), &[stopped]);
+    let now = Instant::now();
+    let request = |pid, is_silent| QueueRequest {
+        id: process(pid),
+        uid: pid,
+        is_silent,
+    };
+    for time in [Duration::ZERO, Duration::from_secs(10)] {
+        let now = now + time;
+        let requests = vec![request(1, true), request(2, false)];
+        supervisor.begin(Request::Queues(requests), now);
+        let responses = poll_until(&mut supervisor, now, |one| {
+            matches!(one, Response::Done(..))
+        });
+        let sign = Sign {
+            halt: Some(Halt::Stopped),
+            time,
+            ..Sign::default()
+        };
+        let reading = QueueReading {
+            id: process(1),
+            sign: Some(sign),
+        };
+        assert_eq!(responses[0], Response::Queues(reading));
+        assert!(matches!(
+            responses[1],
+            Response::Done(RequestKind::Queues, _)
+        ));
     }
 }
