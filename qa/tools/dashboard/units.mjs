@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { trouble_advice } from "../../../share/dashboard/src/advice.js";
+import { remark, trouble_advice } from "../../../share/dashboard/src/advice.js";
 import { agents, filtered, sorted, titles } from "../../../share/dashboard/src/agents.js";
 import { debounced } from "../../../share/dashboard/src/debounced.js";
 import * as format from "../../../share/dashboard/src/format.js";
@@ -161,6 +161,25 @@ test("a share is in percent, also above 100, of the agent or else of its process
     assert.deepEqual(found.map(({ tcp }) => tcp), [undefined, 0.98, 0.9]);
 });
 
+test("an agent with stalled transfers says so, with its peer", () => {
+    const stalls = (state) => new Map(state.map((value, id) => [id, value]).filter(([, value]) => value !== undefined));
+    const totals = new Map([
+        [metric.STATUS, stalls(["live", "live", "idle", "idle", "idle"])],
+        [metric.STALL.state, stalls([undefined, 0, 1, 2, 2])],
+        [metric.STALL.age, stalls([undefined, undefined, 40_000, 130_000, 150_000])],
+        [metric.STALL.peer, stalls([undefined, undefined, "10.0.0.2", "10.0.0.3", "10.0.0.4, process 7 python3"])],
+        [metric.STALL.reason, stalls([undefined, undefined, "5 bytes not read", "6 bytes not read", "stopped"])],
+    ]);
+    const names = new Map(["a", "b", "c", "d", "e"].map((name, id) => [id, name]));
+    const found = agents(new Map(), totals, names, new Map(), new Map());
+    assert.deepEqual(found.map(({ stall }) => stall), ["", "", "suspect", "stalled", "stalled"]);
+    assert.deepEqual(filtered(found, "stall", "").map(({ name }) => name), ["d", "e"]);
+    const said = remark({}, "", found);
+    assert.equal(said.text, "Transfers of e (and of 1 more) have stalled, with 10.0.0.4, process 7 python3: stopped.");
+    assert.equal(remark({}, "", found.slice(0, 3)), undefined);
+    assert.match(remark({}, "", []).text, /^No agents: /);
+});
+
 test("a legend has server and rank, else the command, and the name if that is not unique", () => {
     const server = "vllm decode:8200";
     const all = rows(
@@ -187,7 +206,7 @@ test("agents are found by server, rank and command", () => {
 
 test("agents are found by name, user, state and pid, and by engine", () => {
     const agent = {
-        name: "Worker-1", raw: "uuid", user: "ann", status: "live", engine: "vllm", server: "vllm", rank: "", command: "", pid: 77,
+        name: "Worker-1", raw: "uuid", user: "ann", status: "live", stall: "", engine: "vllm", server: "vllm", rank: "", command: "", pid: 77,
     };
     const has = (text, engine) => filtered([agent], text, engine).length === 1;
     for (const text of ["", " worker ", "UUID", "ann", "live", "vllm", "pid 77"]) {

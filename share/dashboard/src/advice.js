@@ -44,9 +44,18 @@ export function trouble_advice(trouble, base, answered) {
 }
 
 /** Returns the advice for a page with values, or undefined if all is well. */
-export function remark(counts, configError, isEmpty) {
+export function remark(counts, configError, agents) {
     if (configError) {
         return { text: `The configuration was not applied: ${configError}`, commands: ["sudo pmstore nixl.control.reload 1"] };
+    }
+    const stalled = agents.filter((agent) => agent.stall === "stalled");
+    if (stalled.length > 0) {
+        const [{ name, stallPeer, stallReason }] = stalled.sort((a, b) => b.stallAge - a.stallAge);
+        const others = stalled.length > 1 ? ` (and of ${stalled.length - 1} more)` : "";
+        return {
+            text: `Transfers of ${name}${others} have stalled, with ${stallPeer}: ${stallReason}.`,
+            commands: ["pminfo -f nixl.agent.stall"],
+        };
     }
     const files = [];
     if (counts.unsupported > 0) {
@@ -58,7 +67,7 @@ export function remark(counts, configError, isEmpty) {
     if (files.length > 0) {
         return { text: `Files that are not read: ${files.join(", ")}.`, commands: ["sudo /var/lib/pcp/pmdas/nixl/pmdanixl --check"] };
     }
-    if (isEmpty) {
+    if (agents.length === 0) {
         return {
             text: "No agents: no application writes telemetry to a directory that pmdanixl scans. Set these variables in its environment, and telemetry_dir in nixl.conf:",
             commands: [

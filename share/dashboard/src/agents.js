@@ -31,6 +31,17 @@ function process_shares(totals, processes) {
     return new Map(shares.map(([id, share]) => [parseInt(processes.get(id), 10), share]));
 }
 
+/** Words for nixl.agent.stall.state. */
+const STALLS = ["", "suspect", "stalled"];
+
+/** Returns the state of an agent with stalled transfers, or that is suspected to have some, and what is known of it. */
+function stall(text) {
+    const state = STALLS[text(metric.STALL.state) ?? 0] ?? "";
+    const peer = String(text(metric.STALL.peer) ?? "");
+    const reason = String(text(metric.STALL.reason) ?? "");
+    return state === "" ? { stall: "" } : { stall: state, stallAge: text(metric.STALL.age), stallPeer: peer, stallReason: reason };
+}
+
 /** Returns a row for each agent. `row` has rates and values, `totals` the fetched values. */
 export function agents(row, totals, names, labels, processes) {
     const found = [];
@@ -56,6 +67,7 @@ export function agents(row, totals, names, labels, processes) {
             pid: text("nixl.agent.pid"),
             command: String(text(metric.COMMAND) ?? ""),
             idle: text("nixl.agent.idle_time"),
+            ...stall(text),
             sent: one(row, metric.SENT, id),
             received: one(row, metric.RECEIVED, id),
             transfers: sum(row, [metric.WRITES, metric.READS], [id]),
@@ -75,11 +87,11 @@ export function agents(row, totals, names, labels, processes) {
     return found;
 }
 
-/** Returns the agents of the engine ("": any) with the text in name, user, state, server, rank, command or pid. */
+/** Returns the agents of the engine ("": any) with the text in name, user, state, stall, server, rank, command or pid. */
 export function filtered(all, text, engine) {
     const wanted = text.trim().toLowerCase();
     return all.filter((agent) => {
-        const words = [agent.name, agent.raw, agent.user, agent.status, `${agent.server} ${agent.rank}`, agent.command, `pid ${agent.pid ?? ""}`];
+        const words = [agent.name, agent.raw, agent.user, agent.status, agent.stall, `${agent.server} ${agent.rank}`, agent.command, `pid ${agent.pid ?? ""}`];
         return (engine === "" || agent.engine === engine) && words.some((word) => word.toLowerCase().includes(wanted));
     });
 }

@@ -143,7 +143,7 @@ function choose(id) {
     draw();
 }
 
-function draw_tiles(row, totals) {
+function draw_tiles(row, totals, all) {
     const counts = Object.fromEntries(Object.entries(metric.COUNTS).map(([key, name]) => [key, one(totals, name, null)]));
     for (const state of ["live", "idle", "exited"]) {
         setText(byId(`tile-${state}`), count(counts[state]));
@@ -158,8 +158,7 @@ function draw_tiles(row, totals) {
     setText(byId("tile-full"), loss.note);
     byId("tile-full").hidden = loss.note === "";
     byId("tile-lost").parentElement.classList.toggle("bad", dropped > 0 || full > 0);
-    const isEmpty = (totals.get(metric.STATUS)?.size ?? 0) === 0;
-    advise(byId("remark"), latest && remark(counts, one_text(totals, metric.CONFIG_ERROR), isEmpty));
+    advise(byId("remark"), latest && remark(counts, one_text(totals, metric.CONFIG_ERROR), all));
 }
 
 /** Fills the list of engines with those of the agents. */
@@ -205,7 +204,7 @@ function draw() {
     if (chosen !== undefined && !all.some((agent) => agent.id === chosen)) {
         chosen = undefined;
     }
-    draw_tiles(row, totals);
+    draw_tiles(row, totals, all);
     offer_engines(all);
     const shown = filtered(all, byId("filter").value, byId("engine").value);
     table.draw(all, shown, chosen);

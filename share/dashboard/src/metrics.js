@@ -3,6 +3,12 @@
 // Names of the metrics that the page shows.
 
 export const STATUS = "nixl.agent.status";
+export const STALL = {
+    state: "nixl.agent.stall.state",
+    age: "nixl.agent.stall.age",
+    peer: "nixl.agent.stall.peer",
+    reason: "nixl.agent.stall.reason",
+};
 export const SERVER = "nixl.agent.server";
 export const RANK = "nixl.agent.rank";
 export const COMMAND = "nixl.agent.command";
@@ -60,6 +66,7 @@ export const ALL = [
     SERVER,
     RANK,
     "nixl.agent.idle_time",
+    ...Object.values(STALL),
     ...DRAWN,
     HIGHWATER,
     CAPACITY,

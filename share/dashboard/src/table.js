@@ -33,6 +33,17 @@ const NUMBERS_FROM = 5;
 const FALLBACK_SHARE = 0.5;
 const METER = { min: "0", max: "1", low: "0.75", high: "0.999", optimum: "0", "aria-hidden": "true" };
 
+/** Returns an explanation of the state of an agent. */
+function about_state(agent) {
+    if (agent.stall) {
+        return `no transfer has advanced for ${duration(agent.stallAge)}, with ${agent.stallPeer}: ${agent.stallReason}`;
+    }
+    if (agent.mode === "observe") {
+        return "not drained, and not counted";
+    }
+    return agent.status === "idle" ? `no event for ${duration(agent.idle)}` : "";
+}
+
 export class Table {
     /** `choose` is called with the id of an agent that the user selects. */
     constructor(place, choose) {
@@ -126,10 +137,9 @@ export class Table {
         setText(row.querySelector(".server"), plain(agent.server || (agent.rank ? "" : agent.command)));
         setName(row.querySelector(".raw"), agent.raw === agent.name ? "" : agent.raw);
         row.children[0].title = agent.pid === undefined ? "" : `process ${agent.pid}  ${agent.command}`.trim();
-        row.dataset.status = agent.status;
-        setText(row.querySelector(".status span:last-child"), agent.status);
-        const idle = agent.status === "idle" ? `no event for ${duration(agent.idle)}` : "";
-        row.querySelector(".status").title = agent.mode === "observe" ? "not drained, and not counted" : idle;
+        row.dataset.status = agent.stall || agent.status;
+        setText(row.querySelector(".status span:last-child"), agent.stall || agent.status);
+        row.querySelector(".status").title = about_state(agent);
         row.querySelector(".tcp").classList.toggle("bad", agent.tcp > FALLBACK_SHARE);
         const ring = row.querySelector(".ring");
         const share = agent.ring === undefined ? "–" : `${Math.floor(agent.ring * 100)} %`;
