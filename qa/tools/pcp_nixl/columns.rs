@@ -103,6 +103,73 @@ fn share_over_tcp_is_marked_above_half() {
 }
 
 #[test]
+fn stalled_agents_are_marked_in_the_state() {
+    let home = Home::new();
+    let mut table = String::new();
+    for (agent, state, stall) in [
+        ("hung", 2, "2"),
+        ("suspect", 1, "1"),
+        ("well", 1, "0"),
+        ("unknown", 2, "-"),
+    ] {
+        table += &format!(
+            "nixl.agent.state {agent} {state} {state}
+             nixl.agent.stall.state {agent} {stall} {stall}
+             nixl.transfer.tx_bytes {agent} 0 0\n"
+        );
+    }
+    table += "nixl.agent.stall.age hung 130000 190000
+        nixl.agent.stall.peer hung 10.0.0.2 10.0.0.2
+        nixl.agent.stall.reason hung 7%20bytes%20not%20read 7%20bytes%20not%20read\n";
+    let path = home.path("archive");
+    archive(&path, 60, &table);
+    let said = run(&mut of_archive(&home, &path, &["-t", "60", "-k", "agent"]));
+    let states = said.lines().skip(2).map(|line| {
+        let mut words = line.split_whitespace();
+        (
+            words.next().expect("a name"),
+            words.next().expect("a state"),
+        )
+    });
+    let expected = [
+        ("hung", "stall!"),
+        ("suspect", "stall?"),
+        ("unknown", "idle"),
+        ("well", "live"),
+    ];
+    assert_eq!(Vec::from_iter(states), expected);
+    let said = run(&mut of_archive(
+        &home,
+        &path,
+        &["-t", "60", "-1j", "-k", "agent"],
+    ));
+    let report: Value = serde_json::from_str(&said).expect("JSON");
+    let of = |key: &str| {
+        report["agents"]
+            .as_array()
+            .expect("agents")
+            .iter()
+            .map(|agent| agent[key].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of("stall"),
+        [
+            "stalled".into(),
+            "suspect".into(),
+            Value::Null,
+            "none".into()
+        ]
+    );
+    assert_eq!(of("state")[0], "idle");
+    assert_eq!(of("stall_age_ms")[..2], [190_000.into(), Value::Null]);
+    assert_eq!(
+        (&of("stall_peer")[0], &of("stall_reason")[0]),
+        (&"10.0.0.2".into(), &"7 bytes not read".into())
+    );
+}
+
+#[test]
 fn character_widths_are_not_underestimated() {
     let script = "
 import ctypes, locale
