@@ -28,7 +28,7 @@ fn prometheus_alerts_fire_only_in_their_cases() {
         .lines()
         .filter_map(|line| line.split_once("- alert: "));
     let alerts: Vec<_> = alerts.map(|(_, alert)| alert).collect();
-    assert_eq!(alerts.len(), 9);
+    assert_eq!(alerts.len(), 10);
     for alert in alerts {
         let case = format!("alertname: {alert}\n");
         assert!(cases.contains(&case), "{alert} has a case");

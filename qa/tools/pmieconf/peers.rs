@@ -38,6 +38,19 @@ fn silent_agent_beside_a_busy_one_is_reported() {
     at_night.fires(&pair(2, long, 7, false), message);
 }
 
+#[test]
+fn stalled_agent_is_reported() {
+    let table = "nixl.agent.stall.state hung 0 1 1 2 2
+        nixl.agent.stall.state well 0 0 1 1 0
+        nixl.agent.stall.state unread - - - - -";
+    let rule = Rule::new("stalled").every(30);
+    rule.fires(table, "NIXL transfers have stalled [hung]@host");
+    let suspects = Rule::new("stalled").every(30).with(&[("state", "1")]);
+    let said = suspects.says(table);
+    assert_eq!(said, ["NIXL transfers have stalled [hung]@host"]);
+    rule.is_silent("nixl.agent.stall.state well 0 1 1 0 0");
+}
+
 /// Agents with their peer ratio and their number of transfers in each minute.
 fn ranks(ranks: &[(&str, &str, u32)]) -> String {
     let mut table = String::new();
