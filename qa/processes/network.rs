@@ -2,6 +2,8 @@
 
 //! Transfers of real NIXL between network namespaces, seen by a daemon in another one.
 
+mod hangs;
+
 use crate::support::fleet::{Holder, is_possible};
 use crate::support::rule::Rule;
 use crate::support::share::Logger;
