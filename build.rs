@@ -31,9 +31,9 @@ fn pcp() {
         .allowlist_function("pmdaSet(Result|Label|EndContext)CallBack")
         .allowlist_function("pmda(Instance|Label|AddLabels)")
         .allowlist_function("__pmda(MainPDU|InFd)")
-        .allowlist_type("nixl_pmda_result")
+        .allowlist_type("nixl_pmda_result|pmHighResEvent(Array|Record)|pmEventParameter")
         .allowlist_var(
-            "PM_ERR_.*|PM_TYPE_.*|PM_SEM_.*|PM_SPACE_.*|PM_TIME_.*|PM_COUNT_.*|PM_LABEL_.*|PM_VAL_.*|PM_PROFILE_.*",
+            "PM_ERR_.*|PM_TYPE_.*|PM_SEM_.*|PM_SPACE_.*|PM_TIME_.*|PM_COUNT_.*|PM_LABEL_.*|PM_VAL_.*|PM_PROFILE_.*|PM_EVENT_FLAG_.*",
         )
         .allowlist_var("PMDA_(INTERFACE_7|EXT_.*|FLAG_.*|ATTR_.*)")
         .default_macro_constant_type(bindgen::MacroTypeVariation::Signed)

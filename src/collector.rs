@@ -11,7 +11,8 @@
 //! | [`Collector::maintain`] | process scans, scans of sockets, removal of files | `process_scans`, `transports`, `stalls`, `file_removal` |
 //! | [`Collector::take_changes`] | the changes of the instance domains | |
 //!
-//! `records` has what concerns the state file, `reload` applies another configuration.
+//! `noted` records in the timeline what concerns no single agent, `records` has what concerns the state file, `reload`
+//! applies another configuration.
 
 use crate::agents::{Agent, AgentKey, Change, Registry};
 use crate::base::clock::Now;
@@ -48,6 +49,7 @@ mod file_removal;
 mod limits;
 mod names;
 mod new_names;
+mod noted;
 mod process_scans;
 mod records;
 mod reload;
@@ -75,6 +77,8 @@ pub struct Collector {
     stalls: Stalls,
     /// What the observer and its workers use, as of the last scan.
     observer_usage: Usage,
+    /// True if the timeline has that the observer does not answer.
+    is_observer_lost: bool,
     /// Ids of processes that use NIXL and of peers.
     clock_ids: ClockIds,
     turns: RoundRobin,
@@ -146,6 +150,7 @@ impl Collector {
             let mut agent = Agent::new(saved.name, saved.entry, now);
             (agent.record, agent.id) = (Some(record), saved.id);
             agent.set_facts(saved.facts);
+            agent.take_as_noted();
             agent.apply(&self.shared.config, now, &mut self.shared.journal);
             // An agent that was waiting for its labels gets the time of a new one.
             if let Lifecycle::AwaitingLabels { .. } = agent.entry.lifecycle {
@@ -160,6 +165,7 @@ impl Collector {
     /// true unless the result of a process scan is left to apply, which the next call does.
     pub fn maintain(&mut self, now: Instant, end: Instant) -> bool {
         let is_done = self.scan_processes(now, Duration::ZERO, end);
+        self.note_observer();
         self.read_transports(now);
         self.check_stalls(now);
         self.remove_exited_files(now, end);

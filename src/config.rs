@@ -59,6 +59,9 @@ pub struct Config {
     /// Bounds of the histograms of times, microseconds.
     #[serde(rename = "histogram_buckets_us", deserialize_with = "value::bounds")]
     pub bounds: Bounds,
+    /// Time of a transfer above which it is an event, microseconds; `None`: none is.
+    #[serde(deserialize_with = "value::number::<_, _, { 1 << 40 }>")]
+    pub slow_transfer_us: Option<u64>,
     /// Limit of agents.
     #[serde(deserialize_with = "value::number::<_, _, 100_000>")]
     pub max_agents: usize,
@@ -97,6 +100,7 @@ impl Default for Config {
             idle_after: Duration::from_secs(60),
             stalled_after: Duration::from_secs(30),
             bounds: Bounds::default(),
+            slow_transfer_us: None,
             max_agents: 4096,
             max_capacity: MAX_CAPACITY,
             max_directories: 1024,

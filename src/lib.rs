@@ -13,6 +13,7 @@
 //! | [`event`] | NIXL's event types, and sums by type |
 //! | [`shm`] | mappings, SIGBUS guard, leases and locks; `unsafe` code |
 //! | [`stats`] | what events add up to: histograms, pairing of bytes and times, the window of the last minute |
+//! | [`timeline`] | what happened: a bounded queue of events, each read once by each client |
 //! | [`ring`] | NIXL's ring in shared memory, and its consumer |
 //! | [`config`] | command line, configuration file, PCP's own settings |
 //! | [`procfs`] | processes that write a file, and what /proc tells of them |
@@ -59,4 +60,5 @@ pub mod shm;
 pub mod source;
 pub mod stats;
 pub mod store;
+pub mod timeline;
 pub mod transport;

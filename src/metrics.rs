@@ -10,6 +10,7 @@ use crate::agents::Agent;
 use crate::event::EventType;
 use crate::metrics::control::Control;
 use crate::stats::Histogram;
+use crate::timeline::Timeline;
 use crate::transport::TransportProcess;
 use crate::transport::peers::Peer;
 
@@ -67,6 +68,10 @@ pub enum ValueSource {
     Host(EventType),
     /// A value of the PMDA itself: one value.
     Control(Get<Control>),
+    /// A value of the timeline: one value. Parameters of event records have none.
+    Timeline(Get<Timeline>),
+    /// The event records of the timeline that the client has not read yet.
+    EventRecords,
 }
 
 /// Typed function that reads a value. It returns `None` if there is no value now.
@@ -122,6 +127,8 @@ pub enum ValueType {
     F64,
     /// PM_TYPE_STRING.
     Text,
+    /// PM_TYPE_HIGHRES_EVENT.
+    EventRecords,
 }
 
 /// Value of a fetch.
@@ -179,7 +186,10 @@ impl Metric {
             ValueSource::Cumulative(_) => Some(CUMULATIVE_TIMES),
             ValueSource::Process(_) => Some(PROCESSES),
             ValueSource::Peer(_) | ValueSource::AgentOfPeer(_) => Some(PEERS),
-            ValueSource::Host(_) | ValueSource::Control(_) => None,
+            ValueSource::Host(_)
+            | ValueSource::Control(_)
+            | ValueSource::Timeline(_)
+            | ValueSource::EventRecords => None,
         }
     }
 
@@ -196,6 +206,8 @@ impl Metric {
             ValueSource::Process(get) => get.value_type(),
             ValueSource::Peer(get) => get.value_type(),
             ValueSource::Control(get) => get.value_type(),
+            ValueSource::Timeline(get) => get.value_type(),
+            ValueSource::EventRecords => ValueType::EventRecords,
         }
     }
 }
@@ -213,6 +225,12 @@ pub fn find(cluster: u32, item: u32) -> Option<&'static Metric> {
 pub const HOST: [u32; 2] = [30, 31];
 /// Cluster of the metrics of the PMDA itself.
 pub const CONTROL: u32 = 40;
+/// Cluster of the timeline.
+pub const TIMELINE: u32 = 43;
+/// Cluster and item of `events.records`.
+pub const RECORDS: (u32, u32) = (TIMELINE, 0);
+/// Items of kind, agent, server, value and text, the parameters of an event record.
+pub const PARAMETERS: [u32; 5] = table::timeline::PARAMETERS;
 /// Cluster and item of `control.debug`, a target of pmStore(3).
 pub const DEBUG: (u32, u32) = (CONTROL, 7);
 /// Cluster and item of `control.reload`. pmStore(3) to it reads the configuration again.
@@ -232,7 +250,11 @@ mod tests {
             );
         }
         assert!(find(0, 4).is_none());
-        for ((cluster, item), name) in [(DEBUG, "control.debug"), (RELOAD, "control.reload")] {
+        for ((cluster, item), name) in [
+            (DEBUG, "control.debug"),
+            (RELOAD, "control.reload"),
+            (RECORDS, "events.records"),
+        ] {
             assert_eq!(find(cluster, item).map(|found| found.name), Some(name));
         }
     }

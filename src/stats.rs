@@ -8,6 +8,7 @@ pub mod histogram;
 pub mod pairing;
 pub mod scale;
 pub mod sized_times;
+pub mod slow_transfers;
 pub mod store_values;
 pub mod window;
 pub mod windows;

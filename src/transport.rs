@@ -95,6 +95,14 @@ impl TransportProcess {
         self.share.as_ref()?.value()
     }
 
+    /// Returns that share if the agents move much, at least 10 MB/s, as in the rules on TCP. The other connections of
+    /// the process matter less then.
+    #[must_use]
+    pub fn busy_tcp_share(&self) -> Option<f64> {
+        let share = self.share.as_ref().filter(|share| share.rate() >= 10e6)?;
+        share.value()
+    }
+
     /// Adds what the agents of the process have transferred so far to its share. The share begins again if they are
     /// other agents than at the last reading, or if bytes by TCP were lost since: NIXL has not lost them.
     fn update_share(&mut self, agents: AgentSum, now: Instant) {

@@ -15,7 +15,13 @@ use std::fs;
 use std::time::Instant;
 
 /// Metrics that other tests set: the metric, the file of the test, and a text in that file.
-const ELSEWHERE: [(&str, &str, &str); 9] = [
+const ELSEWHERE: [(&str, &str, &str); 14] = [
+    // Parameters of event records, without values of their own.
+    ("events.kind", "tools/events.rs", "word(\"kind\")"),
+    ("events.agent", "tools/events.rs", "word(\"agent\")"),
+    ("events.server", "tools/events.rs", "word(\"server\")"),
+    ("events.value", "tools/events.rs", "event[\"value\"]"),
+    ("events.text", "tools/events.rs", "word(\"text\")"),
     // Needs a process with connections and a ring.
     (
         "agent.peer.tcp.rtt",

@@ -9,6 +9,8 @@ use crate::support::scripted::{Process, libraries};
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, wait_for};
 use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::fs;
 
 /// Starts a process that runs an agent of this name, which has completed a transfer.
 fn agent(home: &Home, name: &str) -> Process {
@@ -34,6 +36,15 @@ fn connect(process: &mut Process, peer: &mut Process) {
     ));
 }
 
+/// Stops a process, and waits until it reads nothing more.
+fn stop(process: &Process) {
+    process.signal(Signal::SIGSTOP);
+    wait_for("the process is stopped", || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid())).ok()?;
+        stat.contains(") T ").then_some(())
+    });
+}
+
 fn state(link: &mut Link, name: &str) -> Option<u64> {
     let states = link.values("agent.stall.state").expect("an answer");
     states.get(name).copied()
@@ -56,6 +67,17 @@ fn sign(link: &mut Link, name: &str) -> [Option<String>; 2] {
         .map(|metric| link.texts(metric).expect("an answer").remove(name))
 }
 
+/// Stalls in the timeline: each the agent and the kind.
+fn stalls(link: &mut Link) -> Vec<String> {
+    let last = link.texts("events.last").expect("an answer").remove("");
+    let events: Vec<Value> = serde_json::from_str(&last.expect("a text")).expect("JSON");
+    let text = |event: &Value, key| event[key].as_str().unwrap_or_default().to_owned();
+    let shown = events
+        .iter()
+        .map(|event| format!("{} {}", text(event, "agent"), text(event, "kind")));
+    shown.filter(|shown| shown.contains(" stalled")).collect()
+}
+
 #[test]
 fn stopped_receiver_is_named_and_idle_agents_are_not_suspected() {
     if !is_possible() {
@@ -70,7 +92,7 @@ fn stopped_receiver_is_named_and_idle_agents_are_not_suspected() {
     let mut link = Link::open(&home);
     let others = ["idle", "alone"];
     wait_for_state(&mut link, "hung", 0, &others);
-    target.signal(Signal::SIGSTOP);
+    stop(&target);
     // The kernel of the receiver acknowledges them: nothing waits at the sender.
     hung.run("send(one, 100)");
     wait_for_state(&mut link, "hung", 1, &others);
@@ -87,6 +109,11 @@ fn stopped_receiver_is_named_and_idle_agents_are_not_suspected() {
     target.signal(Signal::SIGCONT);
     wait_for_state(&mut link, "hung", 0, &others);
     assert_eq!(sign(&mut link, "hung"), [None, None]);
+    // Agents are checked once a second.
+    let expected = ["hung stalled", "hung stalled_end"];
+    wait_for("the end is in the timeline", || {
+        (stalls(&mut link) == expected).then_some(())
+    });
     // An agent whose process is stopped itself.
     alone.signal(Signal::SIGSTOP);
     wait_for_state(&mut link, "alone", 2, &["hung", "idle"]);
@@ -112,7 +139,7 @@ fn bytes_that_a_peer_does_not_acknowledge_are_a_sign() {
     connect(&mut hung, &mut target);
     let mut link = Link::open(&home);
     wait_for_state(&mut link, "hung", 0, &[]);
-    target.signal(Signal::SIGSTOP);
+    stop(&target);
     hung.run("one[0].setblocking(False)");
     hung.run("fill(one[0])");
     wait_for_state(&mut link, "hung", 2, &[]);

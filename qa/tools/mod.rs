@@ -4,6 +4,7 @@
 
 mod dashboard;
 mod derived;
+mod events;
 mod fleet;
 mod grafana;
 mod hostile_names;

@@ -21,7 +21,7 @@ fn rules_are_off_by_default() {
     }
     let enabled = run(pmieconf(&home).args(["rules", "enabled"]));
     assert!(!enabled.contains("nixl."), "{enabled}");
-    assert_eq!(files_in(RULES).len(), 13);
+    assert_eq!(files_in(RULES).len(), 14);
 }
 
 #[test]
@@ -157,6 +157,14 @@ fn missing_pmda_is_reported_after_two_samples() {
          pmcd.agent.status linux 0 2 2 2 2",
     );
     rule.is_silent("pmcd.agent.status linux 0 2 2 2 2");
+}
+
+#[test]
+fn configuration_that_was_rejected_at_the_start_is_reported() {
+    let rule = Rule::new("not_configured");
+    let message = "pmdanixl reads no telemetry: its configuration was rejected @host";
+    rule.fires("nixl.control.reloads - 0 0 0 0", message);
+    rule.is_silent("nixl.control.reloads - 1 1 2 2");
 }
 
 #[test]

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 
 const GROUPS: &str = "share/pmlogconf/nixl";
 /// Metrics that no group logs: those for pmStore requests, and repetitions of other metrics.
-const LEFT_OUT: [&str; 4] = [
+const LEFT_OUT: [&str; 6] = [
+    "nixl.events.count",
+    "nixl.events.last",
     "nixl.control.debug",
     "nixl.control.reload",
     "nixl.latency.xfer_time.bucket",

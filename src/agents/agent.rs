@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 mod drain;
 mod label_cache;
+mod noted;
 mod view;
 pub use drain::Outcome;
 pub(crate) use label_cache::ProcessFacts;
@@ -57,6 +58,8 @@ pub struct Agent {
     pub(crate) included: Included,
     /// What its process transfers by TCP, if the process runs no other agent, and whether transfers have stalled.
     pub transport: AgentTransport,
+    /// What the timeline has of it.
+    pub(crate) noted: noted::Noted,
 }
 
 impl Agent {
@@ -76,6 +79,7 @@ impl Agent {
             without_file_since: None,
             included: Included::default(),
             transport: AgentTransport::default(),
+            noted: noted::Noted::default(),
         }
     }
 

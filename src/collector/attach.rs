@@ -92,6 +92,7 @@ impl Collector {
                 break;
             }
         }
+        self.note_unsupported();
         self.candidates.queue.is_empty() && self.scanner.is_done()
     }
 
@@ -210,6 +211,7 @@ impl Collector {
             return;
         };
         agent.waiting = None;
+        agent.noted.in_first_scan |= self.shared.in_first_scan;
         let may_be_labelled = |source: &Source| !source.file.liveness.has_no_holder();
         let waits = observes && agent.sources.last().is_some_and(may_be_labelled);
         let deadline = label_deadline(&self.clock, now, waits);

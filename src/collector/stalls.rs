@@ -61,6 +61,7 @@ impl Collector {
                 None => *stall = Stall::default(),
             }
             is_due |= stall.is_due(limit, now);
+            agent.note_stall(now, &mut self.shared.timeline);
         }
         if is_due && !self.stalls.is_reading && is_over(self.stalls.read, shortest_period(limit)) {
             self.request_queues(limit, now);

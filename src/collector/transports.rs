@@ -7,7 +7,7 @@ use crate::agents::Agent;
 use crate::event::EventType;
 use crate::observer::protocol::{Request, Traffic};
 use crate::procfs::process::ProcessId;
-use crate::transport::{AgentSum, AgentTransport, Transports};
+use crate::transport::{AgentSum, AgentTransport, TransportProcess, Transports};
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -61,6 +61,8 @@ impl Collector {
             let process = process.and_then(|process| self.transports.get(process));
             if process.is_none_or(|process| updated.contains(&process.found.info.id)) {
                 agent.transport.update(process, &mut self.clock_ids);
+                let share = process.and_then(TransportProcess::busy_tcp_share);
+                agent.note_tcp(share, &mut self.shared.timeline);
             }
         }
         self.transports.has_changed = true;

@@ -51,6 +51,8 @@ pub struct Scanner {
     last_scanned: PathBuf,
     rejected: RejectedFiles,
     rejections: u64,
+    /// Owner and description of unsupported files that were not taken yet.
+    new_unsupported: Vec<(u32, String)>,
     /// Number of the last pass. A pass opens all directories again, since a path may lead to another directory now.
     pass_number: u64,
     /// An unfinished pass, which later ticks continue.
@@ -102,6 +104,11 @@ impl Scanner {
     #[must_use]
     pub fn unsupported(&self) -> usize {
         self.rejected.count(Class::Unsupported)
+    }
+
+    /// Returns owner and description of the unsupported files that were found since the last call.
+    pub fn take_new_unsupported(&mut self) -> Vec<(u32, String)> {
+        std::mem::take(&mut self.new_unsupported)
     }
 
     /// Number of rejected files in the cache.
@@ -178,6 +185,10 @@ impl Scanner {
             .rejected
             .reject(number, path, facts, &rejection, listing);
         self.rejections += u64::from(is_new);
+        if is_new && rejection.is_unsupported() {
+            let text = format!("{}: not read: {rejection}", log::shown(path));
+            self.new_unsupported.push((facts.uid, text));
+        }
     }
 
     /// Returns the directory of a file.

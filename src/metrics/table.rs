@@ -20,6 +20,7 @@ mod control;
 mod host;
 mod processes;
 mod python;
+pub(super) mod timeline;
 mod transfers;
 
 /// All metrics, in PMID order.
@@ -33,6 +34,7 @@ pub static METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
         &sums,
         host::ROWS,
         control::ROWS,
+        timeline::ROWS,
     ]
     .concat()
 });

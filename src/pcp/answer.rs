@@ -107,6 +107,18 @@ impl Answer {
         self.set_value_count(u32::try_from(values).unwrap_or(0));
     }
 
+    /// Adds a value block as it is.
+    pub fn push_block(&mut self, instance: u32, block: &[u8]) {
+        let at = self.next_block();
+        let words = block.chunks(WORD_BYTES).map(|chunk| {
+            let mut bytes = [0; WORD_BYTES];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            u64::from_ne_bytes(bytes)
+        });
+        self.blocks.extend(words);
+        self.words.extend([pack(instance, 0), at]);
+    }
+
     /// Returns the word at which the current value set starts.
     fn set_start(&self) -> usize {
         to_usize(self.words[SETS_AT + self.sets_begun - 1])
@@ -199,7 +211,7 @@ fn to_usize(word: u64) -> usize {
 
 /// Returns the first four bytes of a value block: its type (8 bits) and its length in bytes, these four included (24
 /// bits). The bit field that bindgen makes is written bit by bit, which is slow.
-fn block_header(value_type: i32, bytes: usize) -> u32 {
+pub(super) fn block_header(value_type: i32, bytes: usize) -> u32 {
     let length = u32::try_from(4 + bytes).unwrap_or(0);
     (value_type.unsigned_abs() << 24) | length
 }

@@ -72,12 +72,14 @@ unsafe extern "C" fn fetch(
         _ => &[],
     };
     // SAFETY: the library passes its own state.
+    let client = unsafe { (*ext).e_context };
+    // SAFETY: as above.
     let profile = unsafe { (*ext).e_prof };
     // SAFETY: the library keeps the last profile that pmcd sent until it has received another.
     let profile = unsafe { read_profile(profile) };
     let answer = catch_panic(|| {
         ANSWER.with_borrow_mut(|answer| {
-            with_server(|server| server.answer(metrics, &profile, answer))?;
+            with_server(|server| server.answer(client, metrics, &profile, answer))?;
             Some(answer.finish())
         })
     });
@@ -254,5 +256,5 @@ unsafe extern "C" fn attribute(
 }
 
 unsafe extern "C" fn end_context(context: c_int) {
-    let _ = catch_panic(|| with_server(|server| server.set_user(context, None)));
+    let _ = catch_panic(|| with_server(|server| server.end_client(context)));
 }

@@ -245,6 +245,7 @@ fn metric_table() -> Vec<sys::pmdaMetric> {
                 ValueType::U64 => sys::PM_TYPE_U64,
                 ValueType::F64 => sys::PM_TYPE_DOUBLE,
                 ValueType::Text => sys::PM_TYPE_STRING,
+                ValueType::EventRecords => sys::PM_TYPE_HIGHRES_EVENT,
             },
             // The serial number. pmdaInit replaces it by the pmInDom.
             indom: metric.indom().unwrap_or(PM_INDOM_NULL),

@@ -11,6 +11,7 @@ pub mod buckets;
 pub mod callbacks;
 mod current;
 pub mod daemon;
+mod event_records;
 pub mod ffi;
 pub mod instances;
 pub mod log_file;

@@ -20,6 +20,7 @@ use crate::observer::client::ObserverHandle;
 use crate::procfs::process::ProcessId;
 use crate::rights::Rights;
 use crate::rights::privilege::{self, NotAllowed};
+use crate::timeline::{Kind, Subject};
 use nix::unistd::getuid;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ mod pmstore;
 mod reload;
 mod state_file;
 mod ticks;
+mod timeline;
 mod transports;
 pub use pmstore::{PmStoreError, PmStoreRequest};
 use state_file::Phase;
@@ -80,6 +82,8 @@ pub struct Server {
     users: HashMap<i32, u32>,
     read_config: ReadConfig,
     enter_account: EnterAccount,
+    /// Time of the last comparison of agents for the timeline.
+    compared: Instant,
     /// Time of the last check that the state file is in place.
     state_checked: Instant,
     /// Rights that the process has since [`EnterAccount`] was called. `None`: there was no valid configuration yet.
@@ -131,6 +135,7 @@ impl Server {
             read_config,
             enter_account,
             rights: None,
+            compared: Instant::now(),
             state_checked: Instant::now(),
             work: Work::Nothing,
         };
@@ -139,7 +144,7 @@ impl Server {
                 server.begin(&config)?;
                 server.note_configuration(&config, since_epoch());
             }
-            Err(err) => server.control.config_error = err.to_string(),
+            Err(err) => server.note_rejection(err.to_string()),
         }
         Ok(server)
     }
@@ -151,7 +156,9 @@ impl Server {
         let entered = (self.enter_account)(config)?;
         self.journal = entered.journal;
         self.rights = Some(rights);
+        let timeline = std::mem::take(self.collector.timeline_mut());
         self.collector = Collector::new(config);
+        *self.collector.timeline_mut() = timeline;
         self.collector.set_observer(entered.observer);
         self.phase = Phase::Start;
         Ok(())
@@ -163,6 +170,32 @@ impl Server {
         self.control.config_error.clear();
         self.control.config_loads += 1;
         self.control.config_read = Some(when);
+        let loads = self.control.config_loads;
+        let text = match loads {
+            1 => format!(
+                "pmdanixl {} began with its configuration",
+                env!("CARGO_PKG_VERSION")
+            ),
+            _ => "configuration loaded again".into(),
+        };
+        let timeline = self.collector.timeline_mut();
+        timeline.record(Kind::Configuration, Subject::default(), loads.into(), text);
+    }
+
+    /// Notes why a configuration is rejected, for `nixl.control`.
+    fn note_rejection(&mut self, why: String) {
+        let (loads, text) = (
+            self.control.config_loads,
+            format!("configuration rejected: {why}"),
+        );
+        let timeline = self.collector.timeline_mut();
+        timeline.record(
+            Kind::ConfigurationRejected,
+            Subject::default(),
+            loads.into(),
+            text,
+        );
+        self.control.config_error = why;
     }
 
     /// True if this process drains. It does not before a valid configuration, and while another pmdanixl drains the
@@ -245,6 +278,12 @@ impl Server {
             self.collector.max_records(),
         );
         self.ids.save(known, limit, is_end);
+    }
+
+    /// Forgets a client context.
+    pub fn end_client(&mut self, context: i32) {
+        self.users.remove(&context);
+        self.collector.timeline_mut().end_client(context);
     }
 
     /// Records the uid of a client context. `None` removes it.

@@ -12,7 +12,9 @@ use crate::entry::Entry;
 use crate::event::{Events, Totals};
 use crate::journal::{Journal, RecordId};
 use crate::ring::checkpoint::Checkpoint;
+use crate::stats::slow_transfers::SlowTransfers;
 use crate::stats::windows::Windows;
+use crate::timeline::Timeline;
 use std::time::Duration;
 
 /// State that the drains of all agents share.
@@ -30,6 +32,10 @@ pub struct Shared {
     pub check_period: Duration,
     /// The events of the batch that is counted. The buffer stays, so that a drain allocates nothing.
     pub events: Events,
+    /// The transfers of this agent's batches that took longer than `slow_transfer_us`.
+    pub slow_transfers: SlowTransfers,
+    /// What happened. To record an event can neither fail nor block.
+    pub timeline: Timeline,
     /// True until the first scan of all directories has ended and its files are attached.
     pub in_first_scan: bool,
     /// True if the drain is for an answer to pmcd, which has to include all pending events.

@@ -56,6 +56,18 @@ impl Share {
         let (nixl, tcp) = counting.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         (nixl > 0).then(|| tcp as f64 / nixl as f64)
     }
+
+    /// Returns the bytes per second that NIXL moved.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        let ends = self.samples.front().zip(self.samples.back());
+        let Some((first, last)) = ends.filter(|(first, last)| last.at > first.at) else {
+            return 0.0;
+        };
+        let moved = |sample: &Sample| sample.nixl.sent.saturating_add(sample.nixl.received);
+        let bytes = moved(last).saturating_sub(moved(first));
+        bytes as f64 / (last.at - first.at).as_secs_f64()
+    }
 }
 
 #[cfg(test)]

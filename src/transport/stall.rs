@@ -3,11 +3,11 @@
 //! Whether the transfers of an agent have stalled. NIXL counts a transfer when it completes, so a transfer that never
 //! completes leaves no trace in telemetry.
 //!
-//! An agent is *silent* while it completes no transfer. Silence is no sign of a stall, not even where the other ranks
-//! of a server go on: an engine without requests, and a rank that the load balancer leaves out, are silent as well. A
-//! sign is something that waits: bytes in a TCP connection of which none leaves its queue, or a halted process at one
-//! of its ends ([`crate::observer::protocol::Sign`]). Two successive readings must have it, since bytes wait for a
-//! moment in each transfer.
+//! An agent is *silent* while it completes no transfer. Silence is not a sign of a stall, not even where the other
+//! ranks of a server go on: an engine without requests, and a rank that the load balancer leaves out, are silent as
+//! well. A sign is something that waits: bytes in a TCP connection of which none leaves its queue, or a halted process
+//! at one of its ends ([`crate::observer::protocol::Sign`]). Two successive readings must have it, since bytes wait for
+//! a moment in each transfer.
 
 use crate::observer::protocol::{Halt, QueueReading, Sign};
 use crate::procfs::process::ProcessId;

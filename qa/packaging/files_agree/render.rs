@@ -77,6 +77,7 @@ pub fn reference() -> String {
                 ValueType::U64 => "u64",
                 ValueType::F64 => "double",
                 ValueType::Text => "string",
+                ValueType::EventRecords => "event records",
             };
             let semantics = match metric.semantics {
                 Semantics::Counter => "counter",

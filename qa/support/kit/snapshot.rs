@@ -5,7 +5,7 @@
 use super::Core;
 use nix::unistd::getuid;
 use pmdanixl::agents::Agent;
-use pmdanixl::metrics::{METRICS, Metric, PEERS, PROCESSES, Value, ValueSource};
+use pmdanixl::metrics::{METRICS, Metric, PEERS, PROCESSES, TIMELINE, Value, ValueSource};
 use std::collections::BTreeMap;
 
 /// Metrics that depend on the clock, the machine, the user or the process of the test, and metrics that the code for
@@ -77,7 +77,9 @@ impl Core {
             let name = &agent.name.instance;
             (name.clone(), (id, self.row(name, agent)))
         });
-        let host = metrics().filter(|metric| metric.indom().is_none());
+        // The timeline has times of day, and is in tools::events.
+        let is_shown = |metric: &&Metric| metric.indom().is_none() && metric.cluster != TIMELINE;
+        let host = metrics().filter(is_shown);
         let host = host.filter_map(|metric| Some((metric.name, text(self.of_host(metric)?))));
         Snapshot {
             instances: instances.collect(),

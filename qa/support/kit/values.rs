@@ -82,7 +82,9 @@ impl Core {
             | ValueSource::Peer(_)
             | ValueSource::AgentOfPeer(_)
             | ValueSource::Host(_)
-            | ValueSource::Control(_) => {
+            | ValueSource::Control(_)
+            | ValueSource::Timeline(_)
+            | ValueSource::EventRecords => {
                 panic!("{} has no value of an agent", metric.name)
             }
         }
@@ -155,6 +157,9 @@ impl Core {
         match metric.source {
             ValueSource::Host(event) => Some(metrics::Value::U64(self.agents().host_total(event))),
             ValueSource::Control(get) => get.value(&self.control()),
+            ValueSource::Timeline(get) => get.value(self.agents().timeline()),
+            // They are what one client has not read.
+            ValueSource::EventRecords => None,
             _ => panic!("{} has values of agents", metric.name),
         }
     }

@@ -100,10 +100,14 @@ fn title_is_server_and_rank_or_the_name() {
             "vllm decode:8200 TP0",
         ),
         ("port=\"8200\",local_rank=\"3\"", "vllm:8200 rank 3"),
+        (
+            "port=\"8200\",rank=\"TP0\",pod=\"decode-0\"",
+            "vllm:8200 TP0 decode-0",
+        ),
         ("rank=\"TP1\"", "vllm TP1"),
-        ("role=\"prefill\"", "vllm prefill uuid-3"),
+        ("role=\"prefill\"", "vllm prefill uuid-4"),
         ("engine=\"\",local_rank=\"1\"", "rank 1"),
-        ("engine=\"\"", "uuid-5"),
+        ("engine=\"\"", "uuid-6"),
     ];
     let targets = targets(PROMETHEUS);
     let mut expressions = targets.iter().map(|target| string(target, "expr"));
@@ -331,7 +335,7 @@ fn prometheus_reports_a_killed_pmda_by_its_target() {
         Some(list(&answer["data"]["result"]).to_vec())
     };
     wait_for("Prometheus has scraped it", || {
-        let found = query("nixl_control_directories_missing")?;
+        let found = query("nixl_host_agents_live")?;
         (!found.is_empty()).then_some(())
     });
     let down = || {

@@ -25,7 +25,7 @@ fn live_pmcd_is_shown_with_and_without_agents() {
     };
     let none = run(&mut live(&["--once"]));
     assert!(
-        none.contains("  tx -B/s  rx -B/s  0 agents\n")
+        none.contains("  tx 0B/s  rx 0B/s  0 agents\n")
             && none.ends_with("\nno agents: pmdanixl --check on the host says why\n"),
         "{none}"
     );
@@ -157,6 +157,29 @@ print('reports:', nixl.run(options, Source()))
 ";
     let said = python(script);
     assert!(said.contains("reports: 0\n"), "{said}");
+}
+
+/// An agent that is new or gone has no rate of its own, but has moved bytes.
+#[test]
+fn heading_has_the_rates_of_the_host() {
+    let script = "
+class Source(object):
+    host = 'node1'
+    def names(self):
+        return {1: 'new'}
+    def labels(self, sample):
+        return {}
+    def process_shares(self, sample):
+        return {}
+    def clock(self, timestamp):
+        return '', '00:00:02'
+for host in ({'host_tx': {-1: 0}, 'host_rx': {-1: 7}}, {'host_tx': {-1: 5000}, 'host_rx': {-1: 307}}), ({}, {}):
+    before, now = ({'tx_bytes': {}}, host[0]), ({'tx_bytes': {1: 4000}}, host[1])
+    samples = [nixl.Sample(time, dict(values[0], **values[1])) for time, values in ((1, before), (2, now))]
+    print(nixl.Report(Source(), *samples, key='tx_rate').heading(80))
+";
+    let expected = "node1  00:00:02  tx 5.00KB/s  rx 300B/s  1 agent\nnode1  00:00:02  tx -B/s  rx -B/s  1 agent\n";
+    assert_eq!(python(script), expected);
 }
 
 #[test]

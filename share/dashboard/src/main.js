@@ -128,6 +128,8 @@ async function query() {
         document.body.dataset.state = "trouble";
         setText(byId("connection"), latest ? "no new values; those below are old" : "no values");
         advise(byId("trouble"), trouble_advice(trouble, queried.proxy.base, answered));
+        // It is about the old values.
+        advise(byId("remark"), undefined);
     }
     isWaiting = true;
     const interval = Number(byId("interval").value) * 1000;

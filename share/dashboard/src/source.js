@@ -52,11 +52,13 @@ export class Source {
             isNew = true;
             answer = await this.fetch();
         }
-        await this.update_names(answer.values);
         if (lacks_agents(answer.values)) {
-            // pmproxy 6 may have no instances after a restart of pmdanixl. The next request opens another context.
+            // pmproxy 6 repeats the last values of the host when pmdanixl has ended, and may have no instances after its restart.
+            // The next request opens another context.
             this.about = undefined;
+            throw new Trouble("nixl", "no agents");
         }
+        await this.update_names(answer.values);
         return { ...answer, isNew };
     }
 
@@ -74,7 +76,8 @@ export class Source {
     async fetch() {
         const isLarge = this.names.size > MAX_AGENTS_WITH_BUCKETS;
         const answer = await this.proxy.fetch(metric.ALL.filter((name) => name !== metric.BUCKETS || !isLarge));
-        if (!answer.values.get(metric.VERSION)?.size) {
+        // pmproxy 6 has an empty text where pmdanixl has ended before the first fetch of a context.
+        if (!answer.values.get(metric.VERSION)?.get(null)) {
             throw new Trouble("nixl", "no values");
         }
         return answer;

@@ -31,6 +31,8 @@ impl Agent {
     /// drained by the next call.
     pub(crate) fn drain(&mut self, now: Now, end: Instant, shared: &mut Shared) -> Outcome {
         let mut outcome = Outcome::default();
+        // Those of a file that was drained before its removal are of another agent.
+        shared.slow_transfers.clear();
         let (mut context, name, sources) = self.context(now, shared);
         context.windows.advance(now.instant);
         let starts = context.entry.starts;
@@ -41,6 +43,10 @@ impl Agent {
         }
         self.update_state(&now, outcome.has_ended, shared);
         self.publish(now.stamp, &mut shared.journal);
+        self.note_events(&now, &mut shared.timeline);
+        if shared.config.slow_transfer_us.is_some() {
+            self.note_slow_transfers(&shared.slow_transfers, &now, &mut shared.timeline);
+        }
         outcome
     }
 

@@ -121,7 +121,7 @@ pub(super) const ROWS: &[Metric] = rows![
     /// Whether transfers hang, which telemetry does not tell: NIXL counts them when
     /// they complete. 1: none completed for stalled_after (30 seconds), and bytes wait
     /// in a TCP connection of the process, or a peer's process on this host is stopped.
-    /// 2: for four times as long. 0 is no proof: a hang over RDMA, or of a read from
+    /// 2: for four times as long. 0 proves nothing: a hang over RDMA, or of a read from
     /// another host, leaves no sign. No value: the process is not known or cannot be
     /// read.
     agent_u32((16, 15), "agent.stall.state", INSTANT, |agent| {

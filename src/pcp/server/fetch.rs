@@ -4,7 +4,8 @@
 
 use super::Server;
 use crate::metrics::{
-    self, AGENTS, CONTROL, HOST, PEERS, PROCESSES, Value, ValueSource, peer_ratio,
+    self, AGENTS, CONTROL, HOST, PEERS, PROCESSES, RECORDS, TIMELINE, Value, ValueSource,
+    peer_ratio,
 };
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
@@ -16,8 +17,8 @@ const NO_INSTANCE: u32 = u32::MAX;
 
 impl Server {
     /// Writes the result of a fetch: for each metric the values of the requested instances. An instance without a value
-    /// is left out. While another pmdanixl drains, all metrics but `nixl.control` get PM_ERR_AGAIN.
-    pub fn answer(&mut self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
+    /// is left out. While another pmdanixl drains, all metrics but `nixl.control` and `nixl.events` get PM_ERR_AGAIN.
+    pub fn answer(&mut self, client: i32, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
         if self.is_serving() {
             self.control.activity = self.collector.activity();
             self.control.is_persistent = self.collector.is_persistent();
@@ -26,6 +27,8 @@ impl Server {
                 self.control.agents = self.collector.counts();
             }
         }
+        let records = pcp::pmid(self.domain, RECORDS.0, RECORDS.1);
+        let records = { pmids.contains(&records) }.then(|| self.take_event_records(client));
         let all = || {
             let agents = self.indoms.agents.iter();
             agents.filter_map(|(id, key)| Some((id, self.collector.get(key)?)))
@@ -45,7 +48,7 @@ impl Server {
                 answer.set_error(sys::PM_ERR_PMID);
                 continue;
             };
-            if !self.is_serving() && cluster != CONTROL {
+            if !self.is_serving() && ![CONTROL, TIMELINE].contains(&cluster) {
                 answer.set_error(sys::PM_ERR_AGAIN);
                 continue;
             }
@@ -119,6 +122,14 @@ impl Server {
                     push(NO_INSTANCE, Some(Value::U64(total)));
                 }
                 ValueSource::Control(get) => push(NO_INSTANCE, get.value(&self.control)),
+                ValueSource::Timeline(get) => {
+                    push(NO_INSTANCE, get.value(self.collector.timeline()));
+                }
+                ValueSource::EventRecords => {
+                    if let Some(block) = &records {
+                        answer.push_block(NO_INSTANCE, block);
+                    }
+                }
             }
             answer.end_set();
         }

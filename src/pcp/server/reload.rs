@@ -44,7 +44,7 @@ impl Server {
             Some(_) => "the previous configuration stays in force",
         };
         tracing::error!("{err}; {consequence}");
-        self.control.config_error = err.to_string();
+        self.note_rejection(err.to_string());
         PmStoreError::BAD_CONFIGURATION
     }
 }

@@ -65,6 +65,7 @@ impl Server {
     /// Does what each tick does once, at its end.
     fn end_tick(&mut self, now: Instant) {
         self.check_state_file(now);
+        self.note_slow_agents(now);
         if self.ids.is_due() {
             self.save(false);
         }

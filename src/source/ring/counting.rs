@@ -224,6 +224,9 @@ impl RingReader {
         let gaps = self.gaps.remove_in(&self.checkpoint);
         let (stats, events) = (&mut entry.stats, &shared.events);
         stats.apply(events, gaps, &shared.config.bounds, now.seconds, windows);
+        if let Some(limit) = shared.config.slow_transfer_us.filter(|_| !may_be_old) {
+            shared.slow_transfers.add(events.list(), limit);
+        }
         entry.note_pending(self.pending(), self.checkpoint.ring.capacity);
         // Also for an agent that had no file for a while: its process has started since.
         (entry.last_event, entry.last_seen) = (now.stamp, now.stamp);
