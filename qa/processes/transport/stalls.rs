@@ -12,7 +12,8 @@ use crate::support::{Home, leave_out, output, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Child, Command};
 
 /// Limit of workers that wait.
 const MOST_WAITING: usize = 8;
@@ -89,8 +90,7 @@ fn locked_socket_costs_one_worker_and_no_other_user() {
     let is_stuck = || workers().iter().any(|(_, state)| *state == 'D');
     assert!(is_stuck(), "the worker cannot be killed");
     let counted = link.sent()["agent"];
-    let pid = i32::try_from(link.pid()).expect("a pid");
-    kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
+    kill(pid_of(link.pid()), Signal::SIGTERM).expect("it runs");
     wait_for("the daemon ends", || link.ended());
     assert!(agent.push(Kind::TxBytes, 1));
     let mut link = Link::open(&home);
@@ -154,6 +154,32 @@ fn with_8_workers_given_up_none_starts_until_one_ends() {
     });
 }
 
+fn pid_of(process: u32) -> Pid {
+    Pid::from_raw(i32::try_from(process).expect("a pid"))
+}
+
+/// Starts strace(1), which delays the second of two system calls of these processes. Without this, hardly a descriptor
+/// changes between them.
+fn with_time_to_swap(pids: &[u32], trace: &Path) -> Child {
+    let mut strace = Command::new("strace");
+    strace.args(["-qq", "-f", "-e", "trace=pidfd_getfd", "-o"]);
+    strace.arg(trace);
+    strace.args(["-e", "inject=pidfd_getfd:delay_enter=20000"]);
+    for pid in pids {
+        strace.args(["-p", &pid.to_string()]);
+    }
+    strace.spawn().expect("there")
+}
+
+/// True if a process is traced, false if it has ended, and nothing before.
+fn traced(pid: u32) -> Option<bool> {
+    match fs::read_to_string(format!("/proc/{pid}/status")) {
+        Ok(status) if status.contains("\nState:\tZ") => Some(false),
+        Ok(status) => (!status.contains("\nTracerPid:\t0\n")).then_some(true),
+        Err(_) => Some(false),
+    }
+}
+
 #[test]
 fn swapped_descriptor_costs_one_worker_and_no_other_user() {
     let Some(home) = home() else { return };
@@ -174,26 +200,26 @@ fn swapped_descriptor_costs_one_worker_and_no_other_user() {
     row_when(&mut link, swaps.pid(), "of its connections", |row| {
         row.sent == 20 * SYN
     });
-    let worker = wait_for("there is one worker", || match workers()[..] {
-        [(pid, _)] => Some(pid),
-        _ => None,
-    });
-    // Without this, hardly a descriptor changes between the two system calls.
-    let mut strace = Command::new("strace");
     let trace = home.path("trace");
-    strace
-        .args(["-qq", "-e", "trace=pidfd_getfd", "-o"])
-        .arg(&trace);
-    strace.args(["-e", "inject=pidfd_getfd:delay_enter=20000"]);
     let probe = output(Command::new("strace").arg("-o").arg(&trace).arg("true"));
     if !probe.status.success() {
         leave_out("strace(1) cannot trace here");
     }
-    let mut strace = strace
-        .args(["-f", "-p", &worker.to_string()])
-        .args(["-p", &observers()[0].0.to_string()])
-        .spawn()
-        .expect("there");
+    // A worker may end before it is traced.
+    let mut strace = wait_for("the only worker is traced", || {
+        let [(worker, _)] = workers()[..] else {
+            return None;
+        };
+        let mut strace = with_time_to_swap(&[worker, observers()[0].0], &trace);
+        let is_traced = || wait_for("a worker is traced, or ends", || traced(worker));
+        if is_traced() {
+            return Some(strace);
+        }
+        // It lets go of the observer.
+        kill(pid_of(strace.id()), Signal::SIGTERM).expect("our child");
+        strace.wait().expect("our child");
+        None
+    });
     swaps.run("swap(all, file)");
     wait_until_given_up(&home, &mut link, &mut agent, 1);
     // The next worker counts what is sent after its first scan.
@@ -205,8 +231,7 @@ fn swapped_descriptor_costs_one_worker_and_no_other_user() {
         (now > before).then_some(())
     });
     assert_eq!(given_up(&home), 1);
-    let pid = i32::try_from(link.pid()).expect("a pid");
-    kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
+    kill(pid_of(link.pid()), Signal::SIGTERM).expect("it runs");
     wait_for("the daemon ends", || link.ended());
     drop(swaps);
     // It ends with the worker that it traces.
