@@ -43,6 +43,55 @@ print([nixl.duration(10 ** e) for e in range(0, 17, 2)])
     );
 }
 
+/// libpcp interpolates over samples without a value.
+#[test]
+fn archive_shows_no_value_from_before_a_pause() {
+    let home = Home::new();
+    let mut table = String::new();
+    for (agent, pauses) in [("pauses", true), ("goes-on", false)] {
+        for (metric, value) in [
+            ("latency.xfer_time.p50", 100),
+            ("latency.xfer_time.p99", 900),
+            ("operation.bandwidth.p50", 5000),
+            ("agent.tcp_share", 1),
+        ] {
+            let pause = if pauses { "-" } else { &*value.to_string() };
+            table +=
+                &format!("nixl.{metric} {agent} {value} {value} {pause} {pause} {value} {value}\n");
+        }
+        table += &format!("nixl.agent.state {agent} 1 1 1 1 1 1\n");
+        table += &format!("nixl.transfer.tx_bytes {agent} 0 1 2 2 2 3\n");
+    }
+    // An agent that has gone comes again.
+    table += "nixl.agent.state gone 1 1 - - 1 1\nnixl.transfer.tx_bytes gone 0 1 - - 0 1\n";
+    let path = home.path("archive");
+    archive(&path, 10, &table);
+    // Between the samples as well.
+    let mut json = of_archive(&home, &path, &["-t", "5", "-j", "-k", "agent"]);
+    let reports = run(&mut json);
+    let reports: Vec<Value> = reports
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(reports.len(), 10);
+    for (number, report) in (1..).zip(&reports) {
+        let has_paused = (4..8).contains(&number);
+        let agents = report["agents"].as_array().expect("agents");
+        assert_eq!(agents.len(), 3 - usize::from(has_paused), "{report}");
+        for agent in agents.iter().filter(|agent| agent["agent"] != "gone") {
+            let is_shown = agent["agent"] == "goes-on" || !has_paused;
+            for key in [
+                "xfer_time_p50_us",
+                "xfer_time_p99_us",
+                "bandwidth_p50_bytes_per_second",
+                "tcp_share",
+            ] {
+                assert_eq!(!agent[key].is_null(), is_shown, "{number} {key}: {report}");
+            }
+        }
+    }
+}
+
 #[test]
 fn share_over_tcp_is_marked_above_half() {
     let home = Home::new();
