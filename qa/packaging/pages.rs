@@ -3,6 +3,7 @@
 //! README.md and the pages of docs/ for users: their commands run, their links are valid, and the metrics, log messages
 //! and tests that they name exist.
 
+mod collector;
 mod cost;
 mod counts;
 mod support;
