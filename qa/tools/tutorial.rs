@@ -184,6 +184,12 @@ fn readme_installation_matches_the_install_test() {
     };
     // Between these commands, the page makes a directory.
     let readme = text_of("README.md");
+    // qa/packages/deb installs and uses what scripts/deb makes.
+    let (package, _) = readme.split_once("\nmake build\n").expect("the second way");
+    assert!(
+        package.contains("\nmake deb\nsudo apt-get install ./target/packages/pmdanixl_*.deb\n")
+    );
+    assert!(text_of("scripts/deb").contains("target/packages/pmdanixl_"));
     let mut lines = readme.lines();
     let install = lines.find(|line| line.contains("./Install"));
     let install = format!("make build\n{}", install.expect("a command"));
