@@ -11,6 +11,7 @@ const WORDS: [&str; 10] = [
     "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
 ];
 
+    "thirteen", "fourteen", "fifteen", "sixteen",
 /// Number of lines of a file that begin like this, after blanks.
 fn lines_of(file: &str, begin: &str) -> usize {
     let text = text_of(file);
@@ -25,6 +26,9 @@ fn numbers_of_things_on_the_pages_are_those_of_the_files() {
     // PCP's Python PMDA has the clusters 0 to 3.
     let of_python = METRICS.iter().filter(|metric| metric.cluster < 4).count();
     let known = [
+    let tested = text_of("qa/nixl/venv");
+    let (_, tested) = tested.split_once("\nversions=\"").expect("versions");
+    let tested = tested.split('"').next().unwrap_or_default();
         ("rules", files_in("share/pmieconf/nixl").len()),
         (
             "alerts",
@@ -34,6 +38,7 @@ fn numbers_of_things_on_the_pages_are_those_of_the_files() {
         ("dashboards", dashboards),
         ("metrics", METRICS.len()),
         ("metrics", of_python),
+        ("releases", tested.split_whitespace().count()),
     ];
     let (mut wrong, mut count) = (Vec::new(), 0);
     let manuals = ["pmdanixl.1", "nixl.conf.5", "share/pcp/pcp-nixl.1"];
