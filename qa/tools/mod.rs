@@ -5,6 +5,7 @@
 mod dashboard;
 mod derived;
 mod events;
+mod exited;
 mod fleet;
 mod grafana;
 mod hostile_names;
