@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Numbers of rules, views and the like on the pages: they are those of the files.
+//! Numbers of rules, views and the like on the pages, and the groups of metrics in pmdanixl(1): they are those of the
+//! files.
 
 use super::pages;
 use crate::support::share::{files_in, text_of};
 use pmdanixl::metrics::METRICS;
+use std::collections::BTreeSet;
 
 /// Numbers in words, from three on: two may be two of many.
 const WORDS: [&str; 10] = [
@@ -68,4 +70,20 @@ fn numbers_of_things_on_the_pages_are_those_of_the_files() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(count > 4, "{count} numbers");
+}
+
+#[test]
+fn manual_page_has_every_group_of_metrics() {
+    let page = text_of("pmdanixl.1");
+    let (_, section) = page.split_once("\n.SH METRICS\n").expect("METRICS");
+    let section = section.split("\n.SH ").next().unwrap_or(section);
+    let listed = section.split(|c: char| !c.is_ascii_lowercase() && c != '.');
+    let listed: BTreeSet<&str> = listed.collect();
+    for metric in METRICS.iter() {
+        let group = metric.name.split('.').next().unwrap_or_default();
+        assert!(
+            listed.contains(&*format!("nixl.{group}")),
+            "pmdanixl.1, METRICS, does not have nixl.{group}"
+        );
+    }
 }
