@@ -6,6 +6,7 @@
 mod collector;
 mod cost;
 mod counts;
+mod limits;
 mod support;
 mod testing;
 
