@@ -18,11 +18,11 @@ pub fn measure(extent: Extent) -> Table {
         "layout, slots, cache | counters only / pop | at most | sums alone, not the daemon's / pop | at most | \
          counters only / plain read | all figures / pop | at most | pop, ns per event",
         "All in turn. `pop` takes one event at a time as NIXL's own reader does, and only sums; `plain read` reads the words of the \
-         ring. What each event being counted once takes is a copy of the events, their fingerprint, and a second load of the positions; a \
-         loop that sums without all that is the benchmark's own (qa/bench/rings.rs): the daemon never does. All figures go through \
-         files and into a state file: last values, and four distributions with their percentiles. Tried on 26 November 2026, v4: to \
-         recognise the four events of a transfer at once takes 58 instructions per event, not 65 (`pop`: 39), and 13 % less time, for 25 \
-         more lines of code. It was not kept. Reading takes 14 of these, in a loop of 12; the distributions take 33 at least.",
+         ring. To count each event once, the daemon copies the events, takes their fingerprint, and loads the positions a second time. A \
+         loop that sums without that is in the benchmark only (qa/bench/rings.rs). All figures go through files and into a state file: \
+         last values, and four distributions with their percentiles. Tried with v4 on 26 November 2026 and not kept: recognising the four \
+         events of a transfer together. It takes 58 instructions per event instead of 65 (`pop`: 39) and 13 % less time, for 25 more \
+         lines of code.",
     );
     let layouts = Layout::ALL.into_iter();
     for layout in layouts.take(extent.of(Layout::ALL.len(), 1)) {

@@ -114,9 +114,9 @@ fn captured(extent: Extent) -> Table {
         "seconds between fetches | events that a reader could get | beyond those | captured by pmdanixl, % | at most by a reader that \
          only reads at fetches, %",
         format!(
-            "One agent, {} events/s, a ring of NIXL's own size ({CAPACITY}). Where the machine holds the producer up, it writes more at \
-             once than an empty ring holds, which no reader could get but during that. What a reader without a timer gets is arithmetic: {} events \
-             for each fetch.",
+            "One agent, {} events/s, a ring of NIXL's own size ({CAPACITY}). If the machine delays the producer, it \
+             then writes more events at once than an empty ring holds. No reader can get all of these. What a reader without a timer gets is \
+             computed: {} events for each fetch.",
             HIGHEST * EVENTS_PER_TRANSFER,
             CAPACITY - 1
         ),
