@@ -13,8 +13,10 @@ ranks are done. So a slow rank delays the others, as in a model with tensor para
 import base64
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -26,13 +28,13 @@ STEPS_PER_SECOND = 10
 GROUPS = "/sys/fs/cgroup/cpu/nixl-tutorial"
 # An archive: size of a block; transports of UCX; scenes. A scene: duration in seconds; link: speed of one link (others: FAST); share:
 # percentage of a CPU for one rank; burst: rank that also writes blocks of 64 bytes as fast as possible; restart: rank that is
-# started again, and its transports.
+# started again, and its transports; stop: rank whose target is halted at the beginning, and for how many seconds.
 FAST = "1gbit"
 ARCHIVES = {
     "node1": (256 * 1024, "tcp,self", [
         {"seconds": 50},
         {"seconds": 80, "link": (2, "15mbit")},
-        {"seconds": 80, "share": (1, 4)},
+        {"seconds": 80, "share": (1, 1)},
         {"seconds": 15},
         {"seconds": 10, "burst": 3},
         {"seconds": 5},
@@ -40,18 +42,19 @@ ARCHIVES = {
     "node2": (1024 * 1024, "all", [
         {"seconds": 80},
         {"seconds": 100, "restart": (2, "tcp,self")},
+        {"seconds": 170, "stop": (2, 140)},
     ]),
 }
 
 
-def agent(name, link):
-    """Returns a NIXL agent that can use only this link."""
+def agent(name, link, has_thread):
+    """Returns a NIXL agent that can use only this link. A thread of its own makes progress for what others transfer with it."""
     os.environ["UCX_NET_DEVICES"] = link
     import logging
     logging.disable(logging.INFO)
     from workload import load_api
     api, _ = load_api()
-    return api.nixl_agent(name, api.nixl_agent_config(enable_prog_thread=True, enable_listen_thread=False,
+    return api.nixl_agent(name, api.nixl_agent_config(enable_prog_thread=has_thread, enable_listen_thread=False,
                                                       backends=["UCX"]))
 
 
@@ -68,14 +71,14 @@ def say(**what):
 
 
 def target(number, size):
-    nixl = agent(f"target-{number}", f"rail{number}")
+    nixl = agent(f"target-{number}", f"rail{number}", has_thread=True)
     block = memory(nixl, size)
     say(metadata=base64.b64encode(nixl.get_agent_metadata()).decode(), address=block.ctypes.data)
     sys.stdin.read()
 
 
 def rank(number, block_size):
-    nixl = agent(f"rank-{number}", f"rail{number}")
+    nixl = agent(f"rank-{number}", f"rail{number}", has_thread=False)
     block = memory(nixl, block_size)
     say(here=True)
     peer = json.loads(sys.stdin.readline())
@@ -183,6 +186,11 @@ def drive(python, archive):
             set_link(*link)
         if share:
             set_share(*share)
+        if "stop" in scene:
+            number, duration = scene["stop"]
+            targets[number].send_signal(signal.SIGSTOP)
+            # The next step waits for it.
+            threading.Timer(duration, targets[number].send_signal, [signal.SIGCONT]).start()
         until += scene["seconds"]
         say(**scene, after=round(time.monotonic() - begin))
         while time.monotonic() < until:

@@ -133,7 +133,7 @@ def last_night(_work, _section):
     if not archives.exists():
         archives.mkdir(parents=True)
         for file in pathlib.Path("docs/tutorial").glob("node2.*"):
-            shutil.copy(file, archives / file.name.replace("node2", "20261126.03.23"))
+            shutil.copy(file, archives / file.name.replace("node2", "20261130.03.42"))
 
 
 def kubernetes(work, section):
