@@ -71,6 +71,8 @@ test("numbers are shown in the units of their metrics", () => {
     assert.equal(writer({ units: "microsec", isCounter: false })(2000), "2.00 ms");
     assert.equal(writer({ units: "constructor", isCounter: false })(3), "3 constructor");
     assert.equal(format.clock(3_661), "01:01:01");
+    assert.equal(format.moment(3_661, 86_399), "01:01:01");
+    assert.match(format.moment(3_661, 86_400), /1970.*, 01:01:01$/);
 });
 
 test("lost telemetry is a number only if no ring was full", () => {
@@ -373,7 +375,7 @@ test("many key presses cause one drawing", (context) => {
 
 /** A fake pmproxy with one agent that has sent `bytes` bytes. It is down while `context` is undefined. */
 function pmproxy() {
-    const proxy = { context: 7, time: 100, bytes: 0, opened: 0, hasAgents: true };
+    const proxy = { context: 7, time: 100, bytes: 0, cpuTime: undefined, opened: 0, hasAgents: true };
     const answer = (url) => {
         const { pathname } = new URL(url);
         const what = pathname.split("/").pop();
@@ -385,7 +387,9 @@ function pmproxy() {
             return { message: "unknown context identifier", success: false };
         }
         const agents = [[metric.STATUS, 3, "live"], [metric.SENT, 3, proxy.bytes]];
-        const values = [[metric.VERSION, null, "9"], [metric.COUNTS.live, null, 1], ...(proxy.hasAgents ? agents : [])];
+        const cpuTime = proxy.cpuTime === undefined ? [] : [[metric.CPU_TIME, null, proxy.cpuTime]];
+        const host = [[metric.VERSION, null, "9"], [metric.COUNTS.live, null, proxy.hasAgents === "none" ? 0 : 1], ...cpuTime];
+        const values = [...host, ...(proxy.hasAgents === true ? agents : [])];
         return {
             metric: { metrics: values.map(([name]) => ({ name, sem: name === metric.SENT ? "counter" : "instant", units: "byte" })) },
             fetch: {
@@ -456,5 +460,25 @@ test("a context that lacks the agents of the host is replaced", async () => {
     Object.assign(proxy, { context: 8, hasAgents: true });
     assert.equal(await agents(), 1);
     assert.equal(await agents(), 1);
+    assert.equal(proxy.opened, 2);
+});
+
+test("values that pmproxy repeats after the end of pmdanixl are not taken", async () => {
+    const proxy = pmproxy();
+    const source = new Source("http://node1:44322");
+    const query = async (time, cpuTime) => {
+        Object.assign(proxy, { time, cpuTime, hasAgents: "none" });
+        try {
+            return (await source.next()).time;
+        } catch (trouble) {
+            return trouble.kind;
+        }
+    };
+    const answers = [[100, 7], [101, 8], [102, 8], [103, 8], [104, 8], [110, 8], [111, 2], [120, 3], [50, 3], [51, 4], [90, undefined], [99, undefined]];
+    const found = [];
+    for (const [time, cpuTime] of answers) {
+        found.push(await query(time, cpuTime));
+    }
+    assert.deepEqual(found, [100, 101, 102, 103, "nixl", 110, 111, 120, 50, 51, 90, 99]);
     assert.equal(proxy.opened, 2);
 });

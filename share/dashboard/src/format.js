@@ -85,6 +85,14 @@ export function clock(seconds) {
     return CLOCK.format(seconds * 1000);
 }
 
+const DAY = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
+
+/** Formats a time as the time of day, with the date in front unless it is that of `now`. */
+export function moment(seconds, now) {
+    const [day, today] = [seconds, now].map((time) => DAY.format(time * 1000));
+    return day === today ? clock(seconds) : `${day}, ${clock(seconds)}`;
+}
+
 export function duration(milliseconds) {
     if (typeof milliseconds !== "number") {
         return NONE;

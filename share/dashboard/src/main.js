@@ -8,6 +8,7 @@ import { agents, filtered, titles } from "./agents.js";
 import { Chart } from "./chart.js";
 import { byId, element, setText } from "./dom.js";
 import { debounced } from "./debounced.js";
+import { Events, Timeline } from "./events.js";
 import { clock, count, lost_events, microseconds, writer } from "./format.js";
 import { Heat } from "./heat.js";
 import { History, one, sum } from "./history.js";
@@ -30,6 +31,8 @@ const charts = {
     loss: new Chart(byId("chart-loss"), perSecond.count),
 };
 const heat = new Heat(byId("chart-heat"));
+const timeline = new Timeline();
+const events = new Events(byId("events"));
 const table = new Table(byId("table"), (id) => choose(id));
 
 let source;
@@ -84,6 +87,7 @@ function advise(place, advice) {
 function connect(base) {
     source = new Source(base);
     history.clear();
+    timeline.clear();
     latest = undefined;
     answered = undefined;
     chosen = undefined;
@@ -110,6 +114,7 @@ async function query() {
             history.gap();
         }
         const row = history.add(answer, (name) => queried.isCounter(name), (name) => metric.DRAWN.includes(name));
+        timeline.add(one_text(answer.values, metric.EVENTS));
         latest = { row, totals: answer.values };
         answered = answer.time;
         document.body.dataset.state = "connected";
@@ -239,6 +244,17 @@ function draw() {
     } else {
         heat.draw(span(), history, source.buckets, new Set(drawn.map((agent) => agent.name)));
     }
+    draw_events(some && new Set(drawn.map((agent) => agent.name)));
+}
+
+/** Draws the events of the host and of the agents `names` (undefined: all). */
+function draw_events(names) {
+    const all = timeline.events;
+    const shown = all.filter(({ agent }) => names === undefined || agent === "" || names.has(agent));
+    events.draw(span(), answered, shown);
+    const [some, every] = [shown, all].map((entries) => entries.filter(({ from }) => from === undefined).length);
+    const text = `${some === every ? "" : `${some} of `}${every} event${every === 1 ? "" : "s"}`;
+    setText(byId("events-of"), timeline.isKnown ? text : latest ? "nixl.events.last cannot be read" : "");
 }
 
 byId("connect").addEventListener("submit", (event) => {

@@ -29,6 +29,8 @@ export const PROCESS_SHARE = "nixl.process.tcp_share";
 export const ERRORS = "nixl.errors.total";
 export const VERSION = "nixl.control.version";
 export const CONFIG_ERROR = "nixl.control.config_error";
+export const CPU_TIME = "nixl.control.cpu_time";
+export const EVENTS = "nixl.events.last";
 export const HOST = {
     sent: "nixl.host.transfer.tx_bytes",
     received: "nixl.host.transfer.rx_bytes",
@@ -75,6 +77,8 @@ export const ALL = [
     PROCESS_SHARE,
     VERSION,
     CONFIG_ERROR,
+    CPU_TIME,
+    EVENTS,
     ...Object.values(HOST),
     ...Object.values(COUNTS),
 ];

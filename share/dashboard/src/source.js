@@ -9,6 +9,8 @@ import * as metric from "./metrics.js";
 /** With more agents, buckets are not fetched: there are twenty for each agent. */
 export const MAX_AGENTS_WITH_BUCKETS = 100;
 const LABELS_INTERVAL_MS = 30_000;
+// A daemon that answers uses CPU time. Answers in one instant may show the same.
+const SAME_SECONDS = 2;
 
 /** Returns true if the host has running agents, and none is an instance. */
 function lacks_agents(values) {
@@ -30,6 +32,7 @@ export class Source {
         this.processes = new Map();
         this.labels = new Map();
         this.labelled = -Infinity;
+        this.cpuTime = undefined;
     }
 
     /** Fetches the next answer. `isNew`: true if it is the first one of a context. */
@@ -52,14 +55,24 @@ export class Source {
             isNew = true;
             answer = await this.fetch();
         }
-        if (lacks_agents(answer.values)) {
+        if (lacks_agents(answer.values) || this.is_old(answer)) {
             // pmproxy 6 repeats the last values of the host when pmdanixl has ended, and may have no instances after its restart.
             // The next request opens another context.
             this.about = undefined;
-            throw new Trouble("nixl", "no agents");
+            throw new Trouble("nixl", "no new values");
         }
         await this.update_names(answer.values);
         return { ...answer, isNew };
+    }
+
+    /** Returns true if pmdanixl has used no CPU time between the answers of some seconds. */
+    is_old({ time, values }) {
+        const cpuTime = one(values, metric.CPU_TIME, null);
+        if (cpuTime === undefined || cpuTime !== this.cpuTime) {
+            this.cpuTime = cpuTime;
+            this.changed = time;
+        }
+        return time - this.changed > SAME_SECONDS;
     }
 
     async open() {
