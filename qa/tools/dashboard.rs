@@ -7,6 +7,7 @@
 
 mod answers;
 mod chromium;
+mod happened;
 mod look;
 mod made_up;
 
@@ -320,9 +321,8 @@ fn page_modules_pass_their_unit_tests() {
         leave_out("there is no Node 18 or later");
     }
     let mut tests = Command::new("node");
-    tests
-        .arg("--test")
-        .arg(project("qa/tools/dashboard/units.mjs"));
+    tests.arg("--test");
+    tests.args(["units", "events"].map(|of| project(&format!("qa/tools/dashboard/{of}.mjs"))));
     // The page shows local times.
     run(tests.env("TZ", "UTC").env("LC_ALL", "C.UTF-8"));
 }

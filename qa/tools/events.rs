@@ -43,7 +43,7 @@ impl Drop for Client {
 }
 
 /// Kind, agent and value of an event.
-type Event = (String, String, u64);
+pub(super) type Event = (String, String, u64);
 
 /// Events of the output of `pcp nixl --events --json`.
 fn events_of(lines: &str) -> Vec<Event> {
@@ -122,7 +122,7 @@ fn agent(home: &Home, name: &str) -> RingWriter {
 }
 
 /// 20 events of two agents and of the host. Returns them.
-fn play(home: &Home, pmcd: &Pmcd) -> Vec<Event> {
+pub(super) fn play(home: &Home, pmcd: &Pmcd) -> Vec<Event> {
     let mut script = Script {
         pmcd,
         expected: Vec::new(),

@@ -116,7 +116,8 @@ fn html_and_scripts_in_answers_are_shown_as_text() {
         "agent.server",
         "agent.rank",
     ];
-    let names = [&names[..], &["control.config_error", "transfer.tx_bytes"]].concat();
+    let more = ["control.config_error", "transfer.tx_bytes", "events.last"];
+    let names = [&names[..], &more].concat();
     let sem = |name: &str| {
         if name.ends_with("bytes") {
             "counter"
@@ -130,11 +131,8 @@ fn html_and_scripts_in_answers_are_shown_as_text() {
             sem(name)
         ),
         _ => {
-            let instance = if name.starts_with("control") {
-                "null"
-            } else {
-                "3"
-            };
+            let is_of_host = name.starts_with("control") || name.starts_with("events");
+            let instance = if is_of_host { "null" } else { "3" };
             format!(
                 r#"{{"name":"nixl.{name}","instances":[{{"instance":{instance},"value":{value}}}]}}"#
             )
@@ -153,9 +151,13 @@ fn html_and_scripts_in_answers_are_shown_as_text() {
     let labels =
         format!("nixl_agent_state{{nixl_agent=\"raw {label}\",pod=\"{label}\",instid=\"3\"}} 1\n");
     answers.to("/metrics?", &[&labels]);
+    let event = format!(
+        r#"[{{"number":0,"time":99.5,"kind":{text},"agent":{text},"server":{text},"text":{text}}}]"#
+    );
     let fetched = |second: u32| {
         let values = all(&|name| match name {
             "transfer.tx_bytes" => (1000 * second).to_string(),
+            "events.last" => serde_json::Value::from(&*event).to_string(),
             _ => text.clone(),
         });
         format!(r#"{{"timestamp":{second}.5,"values":[{values}]}}"#)
@@ -179,6 +181,10 @@ fn html_and_scripts_in_answers_are_shown_as_text() {
         ("td.rank", hostile),
         ("td.user", hostile),
         ("#engine option:last-child", hostile),
+        ("#events .event-kind", hostile),
+        ("#events .event-agent", hostile),
+        ("#events .event-server", hostile),
+        ("#events .event-what", hostile),
     ] {
         let shown = page.text(&format!("document.querySelector('{place}').textContent"));
         assert_eq!(shown, expected, "{place}");
