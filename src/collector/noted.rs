@@ -66,3 +66,6 @@ impl Collector {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use crate::agents::Agent;
 use crate::base::file::FileFacts;
 use crate::config::{Config, DirectoryPattern};
 use crate::log;
+use crate::observer::client::ObserverHandle;
 use crate::procfs::facts::Facts;
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::ProcessScan;
@@ -16,6 +17,8 @@ use nix::sys::stat::fstat;
 use nix::unistd::geteuid;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -36,6 +39,19 @@ fn agent(observe: bool) -> (tempfile::TempDir, Collector, Instant) {
         ..Config::default()
     });
     (dir, agents, Instant::now())
+}
+
+/// Starts a script of sh in place of the observer.
+pub(super) fn observer(directory: &Path, script: &str) -> ObserverHandle {
+    let path = directory.join("observer");
+    // By another process: a file that this one writes cannot be executed while a thread forks.
+    let written = Command::new("/bin/sh")
+        .args(["-c", "printf %s \"$1\" >\"$0\"; chmod 700 \"$0\""])
+        .arg(&path)
+        .arg(script)
+        .status();
+    assert!(written.expect("sh is there").success());
+    ObserverHandle::start(&path, &[]).expect("it starts")
 }
 
 fn tick(agents: &mut Collector, now: Instant) {
@@ -126,7 +142,7 @@ fn an_agent_of_two_rings_is_passed_over_while_nothing_happens_in_either() {
     let path = dir.path().join("a");
     tick(&mut agents, now);
     // The first stays open, and is no file of that name any more.
-    let open = |path: &std::path::Path| File::options().write(true).open(path).expect("there");
+    let open = |path: &Path| File::options().write(true).open(path).expect("there");
     let first = open(&path);
     let bytes = fs::read(&path).expect("there");
     fs::rename(&path, dir.path().join(".old")).expect("there");

@@ -7,7 +7,7 @@ use crate::agents::Agent;
 use crate::event::EventType;
 use crate::observer::protocol::{Request, Traffic};
 use crate::procfs::process::ProcessId;
-use crate::transport::{AgentSum, AgentTransport, TransportProcess, Transports};
+use crate::transport::{AgentSum, AgentTransport, Transports};
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -61,8 +61,11 @@ impl Collector {
             let process = process.and_then(|process| self.transports.get(process));
             if process.is_none_or(|process| updated.contains(&process.found.info.id)) {
                 agent.transport.update(process, &mut self.clock_ids);
-                let share = process.and_then(TransportProcess::busy_tcp_share);
-                agent.note_tcp(share, &mut self.shared.timeline);
+                let timeline = &mut self.shared.timeline;
+                match process.filter(|process| process.reading().is_some()) {
+                    Some(process) => agent.note_tcp(process.busy_tcp_share(), timeline),
+                    None => agent.end_tcp(timeline),
+                }
             }
         }
         self.transports.has_changed = true;
@@ -87,6 +90,7 @@ impl Collector {
         self.transports.clear();
         for agent in self.agents.values_mut() {
             agent.transport = AgentTransport::default();
+            agent.end_tcp(&mut self.shared.timeline);
         }
     }
 }
@@ -105,14 +109,13 @@ pub(super) fn process_of(agent: &Agent) -> Option<ProcessId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collector::tests::observer;
     use crate::config::Config;
-    use crate::observer::client::ObserverHandle;
     use crate::observer::group::Group;
     use crate::observer::protocol::{End, Found, RequestKind, Response, Stalled};
     use crate::procfs::process_scan::library::Libraries;
     use crate::procfs::process_scan::scanned::ScannedProcess;
     use std::path::Path;
-    use std::process::Command;
     use std::time::Duration;
 
     /// Commands of an observer that answers each process scan, and each socket scan. It writes down all requests.
@@ -161,15 +164,8 @@ done
             blocked: 1,
         });
         write(&path("sockets"), &[stalled, done(RequestKind::Sockets)]);
-        // By another process: a file that this one writes cannot be executed while a thread forks.
-        let written = Command::new("/bin/sh")
-            .args(["-c", "printf %s \"$1\" >\"$0\"; chmod 700 \"$0\""])
-            .arg(path("observer"))
-            .arg(SERVE)
-            .status();
-        assert!(written.expect("sh is there").success());
         let mut agents = Collector::new(&Config::default());
-        agents.set_observer(ObserverHandle::start(&path("observer"), &[]).expect("it starts"));
+        agents.set_observer(observer(directory.path(), SERVE));
         let requested = || {
             let requests = std::fs::read_to_string(path("requests")).unwrap_or_default();
             let complete = requests

@@ -7,11 +7,14 @@ use crate::timeline::{Kind, Timeline};
 use crate::transport::stall::StallState;
 use std::time::Instant;
 
+/// Text of the end of a fallback to TCP that nothing tells about any more.
+const UNKNOWN_TCP: &str =
+    "no longer known to be over TCP: it moves too little to tell, or has exited";
 /// Text of the end of a stall that nothing tells about any more.
 const UNKNOWN_STALL: &str = "no longer known to be stalled: it was not read, or has exited";
 
 impl Agent {
-    /// Notes the share of its bytes that go over TCP. `None`: it moves too little, or its sockets are not known.
+    /// Notes the share of its bytes that go over TCP. `None`: it moves too little.
     pub(crate) fn note_tcp(&mut self, share: Option<f64>, timeline: &mut Timeline) {
         let is_over_tcp = share.is_some_and(|share| share > MAX_TCP_SHARE);
         let Some(begins) = self.noted.tcp.update(is_over_tcp) else {
@@ -28,13 +31,16 @@ impl Agent {
                     format!("no longer over TCP: {percent} % of its bytes in the last minute");
                 (Kind::TcpFallbackEnd, text)
             }
-            (false, None) => {
-                let text =
-                    "no longer known to be over TCP: it moves too little to tell, or has exited";
-                (Kind::TcpFallbackEnd, text.to_owned())
-            }
+            (false, None) => (Kind::TcpFallbackEnd, UNKNOWN_TCP.to_owned()),
         };
         timeline.record(kind, self.subject(), percent, text);
+    }
+
+    /// Ends a fallback to TCP of an agent whose sockets are not read any more: no other reading ends it.
+    pub(crate) fn end_tcp(&mut self, timeline: &mut Timeline) {
+        if self.noted.tcp.end() {
+            timeline.record(Kind::TcpFallbackEnd, self.subject(), 0, UNKNOWN_TCP);
+        }
     }
 
     /// Notes whether its transfers have stalled.
