@@ -6,6 +6,8 @@
 //! compares the entry with what was recorded, so that an event is decided here only, and no drain waits for it.
 
 mod compared;
+#[cfg(test)]
+mod tests;
 
 use super::{Agent, Now};
 use crate::event::{EventType, Totals};
@@ -56,9 +58,12 @@ struct SlowMinute {
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     is_instance: bool,
-    /// True if the agent was found by the first scan, so that it may be older than the daemon.
+    /// True if the first scan has found a file that a process may write, so that the agent may be older than its
+    /// appearance. The first scan is after a start and after a new configuration.
     pub in_first_scan: bool,
     state: AgentState,
+    /// Since when the state is unknown, in nanoseconds of CLOCK_MONOTONIC. `None`: it is known.
+    unknown_since: Option<u64>,
     starts: u64,
     overflows: u64,
     full: Option<FullRing>,
@@ -116,39 +121,48 @@ impl Agent {
     pub(crate) fn note_events(&mut self, now: &Now, timeline: &mut Timeline) {
         let (was_instance, is_instance) = (self.noted.is_instance, self.is_published());
         if !was_instance && !is_instance {
-            // What happens to an agent before it is an instance follows its appearance.
+            // What happens to an agent before it is an instance follows its appearance. One without a process has not
+            // started before.
+            self.noted.in_first_scan &= !self.entry.lifecycle.is_dormant();
             return;
         }
         if !was_instance {
             self.note_appearance(timeline);
         }
-        self.note_state(timeline);
+        self.note_state(now, timeline);
         self.note_full_ring(now, timeline);
         self.note_counts(now, timeline);
         if was_instance && !is_instance {
             self.note_withdrawal(timeline);
         }
-        self.noted.is_instance = is_instance;
+        (self.noted.is_instance, self.noted.in_first_scan) = (is_instance, false);
     }
 
     fn note_appearance(&mut self, timeline: &mut Timeline) {
         let starts = self.entry.starts;
         let text = match (self.noted.in_first_scan, starts) {
             (true, _) => {
-                "appeared: found when pmdanixl began, so it may have started before".into()
+                let scan = "the first scan after a start of pmdanixl or a new configuration";
+                format!("appeared: found by {scan}, so it may have started before")
             }
             (_, 0 | 1) => "appeared".into(),
             _ => format!("appeared again: start {starts} since it was first seen"),
         };
         timeline.record(Kind::Appeared, self.subject(), starts, text);
-        self.noted.in_first_scan = false;
         (self.noted.starts, self.noted.state) = (starts, AgentState::Live);
     }
 
-    fn note_state(&mut self, timeline: &mut Timeline) {
+    fn note_state(&mut self, now: &Now, timeline: &mut Timeline) {
         let starts = self.entry.starts;
         let is_up = |state| matches!(state, AgentState::Live | AgentState::Idle);
         let (before, state) = (self.noted.state, self.entry.agent_state);
+        let is_unknown = state == AgentState::Unknown;
+        let since = is_unknown.then(|| self.noted.unknown_since.unwrap_or(now.stamp));
+        self.noted.unknown_since = since;
+        if since.is_some_and(|since| now.since(since) < PAUSE) {
+            // A process scan may find the process, such as the first one after a start of the daemon.
+            return;
+        }
         let has_restarted = starts != self.noted.starts;
         let event = match state {
             _ if has_restarted && is_up(state) => {
@@ -255,8 +269,7 @@ impl Agent {
         if let Some(full) = self.noted.full.take() {
             self.note_end_of_full_ring(full, timeline);
         }
-        self.note_tcp(None, timeline);
-        self.note_tcp(None, timeline);
+        self.end_tcp(timeline);
         self.note_ratio(None, timeline);
         self.note_ratio(None, timeline);
         self.end_stall(timeline);
