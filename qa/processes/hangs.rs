@@ -11,6 +11,7 @@ use crate::support::{Home, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs;
+use std::time::{Duration, Instant};
 
 /// Starts a process that runs an agent of this name, which has completed a transfer.
 fn agent(home: &Home, name: &str) -> Process {
@@ -21,11 +22,13 @@ fn agent(home: &Home, name: &str) -> Process {
     Process::with_files(&[], &files)
 }
 
-/// Has the agent of a process complete its second transfer, of a byte.
-fn complete(process: &mut Process) {
-    // The ring has an event of type 0, TxBytes, in its second slot then.
-    process.run("struct.pack_into('<QQ', mapped[0], 56, 0, 1)");
-    process.run("struct.pack_into('<Q', mapped[0], 0, 2)");
+/// Has the agent of a process complete another transfer, of a byte, after so many.
+fn complete(process: &mut Process, completed: u64) {
+    // The ring has an event of type 0, TxBytes, in its next slot of 64 then.
+    let at = 40 + 16 * (completed % 64);
+    process.run(&format!("struct.pack_into('<QQ', mapped[0], {at}, 0, 1)"));
+    let end = (completed + 1) % 64;
+    process.run(&format!("struct.pack_into('<Q', mapped[0], 0, {end})"));
 }
 
 /// Connects a process, as `one`, with another one that reads what it gets.
@@ -121,7 +124,7 @@ fn stopped_receiver_is_named_and_idle_agents_are_not_suspected() {
     let expected = ["its own process", "stopped by a signal or a debugger"];
     assert_eq!(found.each_ref().map(Option::as_deref), expected.map(Some));
     alone.signal(Signal::SIGCONT);
-    complete(&mut alone);
+    complete(&mut alone, 1);
     wait_for_state(&mut link, "alone", 0, &["hung", "idle"]);
     assert_eq!(idle.run("1 + 1"), "2");
 }
@@ -167,4 +170,82 @@ fn stalled_after_zero_switches_it_off() {
     });
     assert_eq!(state(&mut link, "hung"), None);
     hung.signal(Signal::SIGCONT);
+}
+
+/// A rank of a group, and how many transfers it has completed.
+struct Rank {
+    process: Process,
+    completed: u64,
+}
+
+impl Rank {
+    fn start(home: &Home, name: &str) -> Self {
+        let process = agent(home, name);
+        Self {
+            process,
+            completed: 1,
+        }
+    }
+
+    /// Sends bytes on all its connections, which the peers read, and completes a transfer.
+    fn transfer(&mut self) {
+        self.process.run("send(all, 65536)");
+        complete(&mut self.process, self.completed);
+        self.completed += 1;
+    }
+}
+
+/// Ranks of a server of which each has a connection with each. `idle` has moved data once. `rare` moves data after each
+/// pause that is twice as long as `stalled_after`. The others move data all the time.
+#[test]
+#[ignore = "a minute; MINUTES=30 takes as long, with the default of stalled_after"]
+fn idle_ranks_of_a_busy_group_are_never_suspected() {
+    const NAMES: [&str; 4] = ["busy", "busy-too", "rare", "idle"];
+    if !is_possible() {
+        return;
+    }
+    let home = Home::new();
+    let minutes = std::env::var("MINUTES").map(|minutes| minutes.parse::<f64>());
+    let (minutes, limit) = match minutes {
+        Ok(minutes) => (minutes.expect("MINUTES is a number"), 30),
+        Err(_) => (1.0, 3),
+    };
+    home.set(&format!("stalled_after = \"{limit}s\""));
+    let mut ranks = NAMES.map(|name| Rank::start(&home, name));
+    let ports = ranks.each_mut().map(|rank| rank.process.number("serve()"));
+    for rank in &mut ranks {
+        let connect = |port| format!("connect('127.0.0.1', {port})");
+        let all = ports.map(connect).join(" + ");
+        rank.process.run(&format!("all = {all}"));
+        rank.transfer();
+    }
+    let mut link = Link::open(&home);
+    for name in NAMES {
+        wait_for_state(&mut link, name, 0, &NAMES);
+    }
+    let pause = Duration::from_secs(2 * limit);
+    let (end, mut next) = (
+        Instant::now() + Duration::from_secs_f64(60.0 * minutes),
+        Instant::now() + pause,
+    );
+    while Instant::now() < end {
+        let [busy, busy_too, rare, _] = &mut ranks;
+        busy.transfer();
+        busy_too.transfer();
+        if Instant::now() >= next {
+            rare.transfer();
+            next = Instant::now() + pause;
+        }
+        let states = link.values("agent.stall.state").expect("an answer");
+        assert!(states.values().all(|&state| state == 0), "{states:?}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!(stalls(&mut link), Vec::<String>::new());
+    // The idle rank would have been suspected, and the others with it, which are its peers and silent now.
+    ranks[3].process.signal(Signal::SIGSTOP);
+    wait_for_state(&mut link, "idle", 1, &[]);
+    ranks[3].process.signal(Signal::SIGCONT);
+    for name in NAMES {
+        wait_for_state(&mut link, name, 0, &[]);
+    }
 }
