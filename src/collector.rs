@@ -22,7 +22,7 @@ use crate::entry::Lifecycle;
 use crate::event::EventType;
 use crate::ids::cache_file::CacheLine;
 use crate::journal::record::SavedAgent;
-use crate::journal::{Journal, RecordId};
+use crate::journal::{ConfigTimes, Journal, RecordId};
 use crate::observer::client::ObserverHandle;
 use crate::procfs::liveness::check_period;
 use crate::procfs::process::Usage;
@@ -231,9 +231,9 @@ impl Collector {
         self.shared.journal.set_next_id(next);
     }
 
-    /// Notes in the state file when the configuration was last read, as time since the epoch.
-    pub fn set_config_read(&mut self, when: Duration) {
-        self.shared.journal.set_config_read(when);
+    /// Notes in the state file when the configuration was last read, and when one was last rejected.
+    pub fn set_config_times(&mut self, times: ConfigTimes) {
+        self.shared.journal.set_config_times(times);
     }
 
     /// Notes the instance id of an agent, and the base of its histogram ids, before they are published.

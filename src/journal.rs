@@ -17,7 +17,7 @@ mod file;
 mod header;
 pub mod record;
 mod records;
-pub use header::{ExpiredTotals, config_read};
+pub use header::{ConfigTimes, ExpiredTotals, config_times};
 pub use records::{RecordId, StateContents, boot_id};
 
 use crate::base::file::clock;
@@ -31,7 +31,6 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 /// The state file of this daemon. The default has no file. Ids of records of a file that is gone have no effect.
 #[derive(Debug, Default)]
@@ -312,9 +311,9 @@ impl Journal {
         self.run(|records| records.head(|words| header::set_stores_until(words, until)));
     }
 
-    /// Writes the time since the epoch at which the configuration was last read.
-    pub fn set_config_read(&mut self, when: Duration) {
-        self.run(|records| records.head(|words| header::set_config_read(words, when)));
+    /// Writes when the configuration was last read, and when one was last rejected.
+    pub fn set_config_times(&mut self, times: ConfigTimes) {
+        self.run(|records| records.head(|words| header::set_config_times(words, times)));
     }
 
     fn write(&mut self, record: Option<RecordId>, write: impl FnOnce(&[AtomicU64])) {

@@ -10,7 +10,7 @@ use crate::check::{WARNING, as_root};
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, ENVIRONMENT_VARIABLES, Environment};
-use crate::journal;
+use crate::journal::{self, ConfigTimes};
 use crate::observer::examination::DaemonExamination;
 use crate::shm;
 use nix::sys::stat::stat;
@@ -75,8 +75,8 @@ pub fn lines(
         true => "the same configuration file, environment and user",
         false => "another configuration",
     };
-    let config_read = journal::config_read(&file).unwrap_or_default();
-    warnings.extend(outdated_warning(file_of_daemon, config_read));
+    let times = journal::config_times(&file).unwrap_or_default();
+    warnings.extend(outdated_warning(file_of_daemon, times));
     let warnings = warnings.iter().map(|line| format!("{WARNING}{line}"));
     let first = format!("daemon: pid {pid}, started with {with}");
     Ok([first].into_iter().chain(warnings).collect())
@@ -93,18 +93,23 @@ fn setup(reading: Option<&DaemonExamination>) -> Result<Setup<'_>, Box<dyn Error
     Ok((options, &start.variables))
 }
 
-/// Returns a warning if the configuration file has changed since the daemon read it. Returns `None` if the state file
-/// does not have that time.
-fn outdated_warning(file: &Path, config_read: Duration) -> Option<String> {
+/// Returns a warning if the daemon runs with another configuration than its file has now: it rejected the file, or the
+/// file has changed since the daemon read it. Returns `None` if the state file does not have these times.
+fn outdated_warning(file: &Path, times: ConfigTimes) -> Option<String> {
     let meta = fs::metadata(file).ok()?;
     let seconds = u64::try_from(meta.ctime()).ok()?;
     let changed = Duration::new(seconds, u32::try_from(meta.ctime_nsec()).ok()?);
-    (!config_read.is_zero() && changed > config_read).then(|| {
-        format!(
-            "{} has changed since the daemon read it; have the daemon read it again: pmstore nixl.control.reload 1, or ./Install after a change of directories or user",
-            text::printable(file)
-        )
-    })
+    let ConfigTimes { read, rejected } = times;
+    let shown = text::printable(file);
+    match !read.is_zero() && read < changed.max(rejected) {
+        true if changed < rejected => Some(format!(
+            "the daemon has rejected {shown}, and runs with the configuration that it had before; pminfo -f nixl.control.config_error has the reason"
+        )),
+        true => Some(format!(
+            "{shown} has changed since the daemon read it; have the daemon read it again: pmstore nixl.control.reload 1, or ./Install after a change of directories or user"
+        )),
+        false => None,
+    }
 }
 
 /// Returns a line for each difference. In `files` and `variables`, the value of the daemon comes first.
@@ -193,13 +198,28 @@ mod tests {
     #[test]
     fn changed_file_is_reported() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
-        let warning = outdated_warning(file.path(), Duration::from_secs(1)).expect("it is later");
-        assert!(
-            warning.contains("pmstore nixl.control.reload 1"),
-            "{warning}"
-        );
-        for read in [Duration::ZERO, Duration::from_secs(u32::MAX.into())] {
-            assert_eq!(outdated_warning(file.path(), read), None);
+        let warning = |read, rejected| {
+            let [read, rejected] =
+                [read, rejected].map(|when: u32| Duration::from_secs(when.into()));
+            outdated_warning(file.path(), ConfigTimes { read, rejected })
+        };
+        let (early, late) = (1, u32::MAX - 1);
+        for (read, rejected, expected) in [
+            (early, 0, Some("pmstore nixl.control.reload 1")),
+            (early, early, Some("pmstore nixl.control.reload 1")),
+            (early, late, Some("the daemon has rejected ")),
+            (late, late + 1, Some("the daemon has rejected ")),
+            (late + 1, late, None),
+            (late, 0, None),
+            (0, 0, None),
+            (0, late, None),
+        ] {
+            let said = warning(read, rejected);
+            let is_expected = match (&said, expected) {
+                (Some(said), Some(part)) => said.contains(part),
+                (said, part) => said.is_none() && part.is_none(),
+            };
+            assert!(is_expected, "{read} {rejected}: {said:?}");
         }
     }
 }

@@ -50,6 +50,8 @@ const CONFIG_READ: usize = 81;
 /// When the newest store was made that no record has any more: nanoseconds since the epoch. One word, so that a kill
 /// cannot divide it.
 const STORES_UNTIL: usize = 82;
+/// When a configuration was last rejected: nanoseconds since the epoch.
+const CONFIG_REJECTED: usize = 83;
 const SECOND: i64 = 1_000_000_000;
 const _: () = assert!(
     ENTRY.entries[0] + ENTRY_WORDS <= ENTRY.entries[1] && ENTRY.entries[1] + ENTRY_WORDS <= NEXT_ID
@@ -80,20 +82,37 @@ pub fn set_stores_until(words: &[AtomicU64], (seconds, nanoseconds): (i64, i64))
     words[STORES_UNTIL].store(unsigned(until), Relaxed);
 }
 
-/// Writes the time since the epoch at which the configuration was last read.
-pub fn set_config_read(words: &[AtomicU64], when: Duration) {
-    let nanoseconds = u64::try_from(when.as_nanos()).unwrap_or(u64::MAX);
-    words[CONFIG_READ].store(nanoseconds, Relaxed);
+/// When a daemon last read its configuration, as times since the epoch. 0: never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConfigTimes {
+    /// When it read the configuration that it runs with.
+    pub read: Duration,
+    /// When it last rejected another one.
+    pub rejected: Duration,
 }
 
-/// Reads from a state file the time since the epoch at which another process last read the configuration.
+/// Writes when the configuration was last read, and when one was last rejected.
+pub fn set_config_times(words: &[AtomicU64], times: ConfigTimes) {
+    for (word, when) in [(CONFIG_READ, times.read), (CONFIG_REJECTED, times.rejected)] {
+        let nanoseconds = u64::try_from(when.as_nanos()).unwrap_or(u64::MAX);
+        words[word].store(nanoseconds, Relaxed);
+    }
+}
+
+/// Reads from the state file of another process when that last read its configuration.
 ///
 /// # Errors
 /// The error of read(2).
-pub fn config_read(file: &File) -> io::Result<Duration> {
-    let mut word = [0; 8];
-    file.read_exact_at(&mut word, 8 * CONFIG_READ as u64)?;
-    Ok(Duration::from_nanos(u64::from_ne_bytes(word)))
+pub fn config_times(file: &File) -> io::Result<ConfigTimes> {
+    let time = |word: usize| {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, 8 * word as u64)?;
+        Ok::<_, io::Error>(Duration::from_nanos(u64::from_ne_bytes(bytes)))
+    };
+    Ok(ConfigTimes {
+        read: time(CONFIG_READ)?,
+        rejected: time(CONFIG_REJECTED)?,
+    })
 }
 
 /// Reads the sums, and the number of the record that still has to be freed.
@@ -133,13 +152,17 @@ mod tests {
     }
 
     #[test]
-    fn time_of_the_configuration_is_read_from_the_file() -> io::Result<()> {
+    fn times_of_the_configuration_are_read_from_the_file() -> io::Result<()> {
         let words: Vec<AtomicU64> = (0..512).map(AtomicU64::new).collect();
-        set_config_read(&words, Duration::from_nanos(7));
+        let times = ConfigTimes {
+            read: Duration::from_nanos(7),
+            rejected: Duration::from_nanos(9),
+        };
+        set_config_times(&words, times);
         let words = words.iter().map(|word| word.load(Relaxed).to_ne_bytes());
         let file = tempfile::tempfile()?;
         file.write_all_at(&words.collect::<Vec<_>>().concat(), 0)?;
-        assert_eq!(config_read(&file)?, Duration::from_nanos(7));
+        assert_eq!(config_times(&file)?, times);
         Ok(())
     }
 

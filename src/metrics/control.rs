@@ -3,6 +3,7 @@
 //! Values of the `nixl.control` metrics, and the statistics line of the debug log.
 
 use crate::collector::counts::{Activity, AgentCounts};
+use crate::journal::ConfigTimes;
 use crate::procfs::process::Usage;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -33,8 +34,8 @@ pub struct Control {
     pub config_loads: u32,
     /// Reason why the last configuration was rejected. Empty if it was applied.
     pub config_error: String,
-    /// Time since the epoch at which the configuration was last read. `None`: there was no valid one yet.
-    pub config_read: Option<Duration>,
+    /// When the configuration was last read, and when one was last rejected.
+    pub config_times: ConfigTimes,
 }
 
 impl Control {

@@ -169,7 +169,7 @@ impl Server {
         self.control.drain_interval = config.drain_interval;
         self.control.config_error.clear();
         self.control.config_loads += 1;
-        self.control.config_read = Some(when);
+        self.control.config_times.read = when;
         let loads = self.control.config_loads;
         let text = match loads {
             1 => format!(
@@ -196,6 +196,8 @@ impl Server {
             text,
         );
         self.control.config_error = why;
+        self.control.config_times.rejected = since_epoch();
+        self.collector.set_config_times(self.control.config_times);
     }
 
     /// True if this process drains. It does not before a valid configuration, and while another pmdanixl drains the

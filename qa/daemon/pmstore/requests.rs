@@ -135,7 +135,7 @@ fn debug_option_starts_debug_and_pmstore_ends_it() {
 }
 
 #[test]
-fn check_warns_of_a_changed_file_until_the_daemon_has_read_it() {
+fn check_warns_of_a_changed_or_rejected_file() {
     let home = Home::new();
     let mut link = linked(&home, &[]);
     link.be_user(0).expect("sent");
@@ -160,6 +160,30 @@ fn check_warns_of_a_changed_file_until_the_daemon_has_read_it() {
     let said = check();
     assert!(
         said.contains("daemon: pid ") && !said.contains(outdated),
+        "{said}"
+    );
+    home.set("retain = \"soon\"");
+    let said = check();
+    assert!(said.contains(outdated), "{said}");
+    let rejected = "the daemon has rejected ";
+    link.store(&[("control.reload", Sent::Numbers(vec![1]))])
+        .expect_err("the file has a mistake");
+    let said = check();
+    assert!(
+        said.contains(rejected) && !said.contains(outdated),
+        "{said}"
+    );
+    home.set("retain = \"2m\"");
+    let said = check();
+    assert!(
+        said.contains(outdated) && !said.contains(rejected),
+        "{said}"
+    );
+    link.store(&[("control.reload", Sent::Numbers(vec![1]))])
+        .expect("the file is right again");
+    let said = check();
+    assert!(
+        !said.contains(outdated) && !said.contains(rejected),
         "{said}"
     );
     assert!(link.end().success());

@@ -32,7 +32,7 @@ impl Server {
         }
         loaded.log();
         self.note_configuration(config, when);
-        self.collector.set_config_read(when);
+        self.collector.set_config_times(self.control.config_times);
         tracing::info!("configuration read again");
         Ok(())
     }

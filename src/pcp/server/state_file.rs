@@ -110,8 +110,6 @@ impl Server {
     /// Writes to the state file what is not of one agent.
     fn note_in_state(&mut self) {
         self.collector.set_next_id(self.ids.next());
-        if let Some(when) = self.control.config_read {
-            self.collector.set_config_read(when);
-        }
+        self.collector.set_config_times(self.control.config_times);
     }
 }
