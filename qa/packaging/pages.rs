@@ -144,6 +144,10 @@ fn quick_start_commands_show_an_agent() {
 #[test]
 fn make_run_hints_work_in_a_second_shell() {
     needs_root();
+    // --check also names problems of processes of other tests.
+    if !is_alone() {
+        return;
+    }
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let _agent = Sample::start(&home, "worker", "--rate 100");
