@@ -22,21 +22,21 @@ type Loss = (
 const LOSSES: [Loss; 3] = [
     (
         "ring_full",
-        "NIXL telemetry is being lost: ring full. If no agent is named, it is new or gone:",
+        "NIXL telemetry is being lost: ring full. If no agent is named, pcp nixl -e shows it:",
         "nixl.ring.full",
         "nixl.host.ring.full",
         "full/s",
     ),
     (
         "events_dropped",
-        "NIXL telemetry is being lost: events dropped. If no agent is named, it is new or gone:",
+        "NIXL telemetry is being lost: events dropped. If no agent is named, pcp nixl -e shows it:",
         "nixl.queue.dropped",
         "nixl.host.queue.dropped",
         "dropped/s",
     ),
     (
         "error_burst",
-        "Burst of NIXL errors. If no agent is named, they are of several, or it is new or gone:",
+        "Burst of NIXL errors. If no agent is named, pcp nixl -e shows them:",
         "nixl.errors.total",
         "nixl.host.errors.total",
         "errors/s",
@@ -108,6 +108,23 @@ fn loss_of_an_agent_without_two_samples_is_reported_once() {
             for other in ["5 5 5 5 5", "5 - - - -"] {
                 rule.fires(&format!("{new}\n{counter} fine {other}"), message);
             }
+        }
+    }
+}
+
+/// Its first interval has no rate, and a message without its name would delay the next one.
+#[test]
+fn new_agent_that_goes_on_losing_is_named() {
+    for (name, message, counter, host, unit) in LOSSES {
+        for other in ["5 5 5 5 5", "- - - - -"] {
+            Rule::new(name).fires(
+                &format!(
+                    "{host} - 5 5 65 125 185
+                     {counter} new - - 60 120 180
+                     {counter} fine {other}"
+                ),
+                &format!("{message} 1{unit}[new]@host"),
+            );
         }
     }
 }
