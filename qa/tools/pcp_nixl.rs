@@ -170,7 +170,7 @@ fn help_explains_columns_and_names_the_manual_page() {
         "\n  SERVER  engine, role:port and rank, else the command\n",
         "\n  BW      median bandwidth of single transfers in the last minute, bytes/s\n",
         "\n  TCP%    share of the bytes over TCP in the last minute; ! marks a fallback to TCP\n",
-        "\n  FULL    how often the ring was full: telemetry may have been lost\n",
+        "\n  FULL    how often the ring was full: telemetry may have been lost, how much is unknown\n",
         "\n  DROP    events that NIXL dropped before they reached the ring\n",
     ] {
         assert!(said.contains(part), "{part:?}: {said}");

@@ -316,6 +316,7 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
         ("transfer.tx_bytes", "counter", "byte"),
         ("transfer.tx_requests", "counter", "count"),
         ("agent.tcp_share", "instant", "none"),
+        ("latency.xfer_time.peer_ratio", "instant", "none"),
     ];
     let metrics = names.map(|(name, sem, units)| {
         format!(r#"{{"name":"nixl.{name}","sem":"{sem}","units":"{units}"}}"#)
@@ -331,6 +332,7 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
     answers.to("/indom", &[&format!(r#"{{"instances":[{instances}]}}"#)]);
     answers.to("/metrics?", &[""]);
     let shares = [0.5, 0.51, 0.004, 1.0];
+    let ratios = [1.0, 3.001, 3.0, 12.3];
     let fetched = |second: u32| {
         let metric = |name: &str, value: &dyn Fn(u32) -> String| {
             let values = every(
@@ -354,6 +356,9 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
             metric("transfer.tx_bytes", &|id| (second * id * 1000).to_string()),
             metric("transfer.tx_requests", &|id| (second * id).to_string()),
             metric("agent.tcp_share", &|id| shares[id as usize - 1].to_string()),
+            metric("latency.xfer_time.peer_ratio", &|id| {
+                ratios[id as usize - 1].to_string()
+            }),
         ];
         format!(
             r#"{{"timestamp":{second}.5,"values":[{}]}}"#,
@@ -379,6 +384,9 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
     );
     assert_eq!(page.text(&texts("td.tcp")), "51 %,100 %,0 %,50 %");
     assert_eq!(page.text(&texts("td.tcp.bad")), "51 %,100 %");
+    assert_eq!(page.text(&texts("td.p50.bad")), "–,–");
+    let slow = "td.p50[title^='transfers take 12.30 times as long ']";
+    assert_eq!(page.text(&texts(slow)), "–");
     // The busiest agent is first.
     assert_eq!(
         page.text(&texts("#chart-bytes li bdi")),

@@ -80,8 +80,8 @@ test("lost telemetry is a number only if no ring was full", () => {
     assert.deepEqual(lost_events(0, 0), { text: "0", note: "" });
     assert.deepEqual(lost_events(1, 0), { text: "1 event", note: "" });
     assert.deepEqual(lost_events(45_000, undefined), { text: "45.0 k events", note: "" });
-    assert.deepEqual(lost_events(0, 1), { text: "unknown", note: "rings found full 1 time" });
-    assert.deepEqual(lost_events(undefined, 7), { text: "unknown", note: "rings found full 7 times" });
+    assert.deepEqual(lost_events(0, 1), { text: "unknown number", note: "rings found full 1 time" });
+    assert.deepEqual(lost_events(undefined, 7), { text: "unknown number", note: "rings found full 7 times" });
     assert.deepEqual(lost_events(45, 7), { text: "at least 45 events", note: "rings found full 7 times" });
     assert.deepEqual(lost_events(undefined, undefined), { text: "–", note: "" });
 });
@@ -242,6 +242,7 @@ test("a sum covers all or some instances, and of no value is not 0", () => {
     assert.deepEqual(history.greatest("m"), [2, 8, null, 0]);
     assert.deepEqual(history.greatest("m", [1, 2]), [2, 4, null, null]);
     assert.deepEqual(history.sums(["m"], []), [null, null, null, null]);
+    assert.deepEqual(history_of([[[null, 5]], [], [[null, 7]]]).sums(["m"]), [5, null, 7], "a metric without instances");
 });
 
 test("the history of a counter has rates, interrupted by gaps and clock steps", () => {

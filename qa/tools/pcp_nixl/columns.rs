@@ -152,7 +152,7 @@ fn share_over_tcp_is_marked_above_half() {
 }
 
 #[test]
-fn stalled_agents_are_marked_in_the_state() {
+fn stalled_and_slow_agents_are_marked_in_the_state() {
     let home = Home::new();
     let mut table = String::new();
     for (agent, state, stall) in [
@@ -167,7 +167,10 @@ fn stalled_agents_are_marked_in_the_state() {
              nixl.transfer.tx_bytes {agent} 0 0\n"
         );
     }
-    table += "nixl.agent.stall.age hung 130000 190000
+    table += "nixl.latency.xfer_time.peer_ratio hung 9 9
+        nixl.latency.xfer_time.peer_ratio well 3 3
+        nixl.latency.xfer_time.peer_ratio unknown 3.1 3.1
+        nixl.agent.stall.age hung 130000 190000
         nixl.agent.stall.peer hung 10.0.0.2 10.0.0.2
         nixl.agent.stall.reason hung 7%20bytes%20not%20read 7%20bytes%20not%20read\n";
     let path = home.path("archive");
@@ -183,7 +186,7 @@ fn stalled_agents_are_marked_in_the_state() {
     let expected = [
         ("hung", "stall!"),
         ("suspect", "stall?"),
-        ("unknown", "idle"),
+        ("unknown", "slow!"),
         ("well", "live"),
     ];
     assert_eq!(Vec::from_iter(states), expected);
@@ -211,6 +214,7 @@ fn stalled_agents_are_marked_in_the_state() {
         ]
     );
     assert_eq!(of("state")[0], "idle");
+    assert_eq!(of("peer_ratio")[..2], [9.0.into(), Value::Null]);
     assert_eq!(of("stall_age_ms")[..2], [190_000.into(), Value::Null]);
     assert_eq!(
         (&of("stall_peer")[0], &of("stall_reason")[0]),

@@ -26,13 +26,18 @@ export function trouble_advice(trouble, base, answered) {
                 commands: [],
             };
         case "nixl":
-            return {
-                text:
-                    answered === undefined
-                        ? "pmcd has no values of NIXL: pmdanixl is not installed, has ended, or is starting."
-                        : `pmdanixl has not answered since ${clock(answered)}: it has ended, or is starting again.`,
-                commands: ["cd /var/lib/pcp/pmdas/nixl && sudo ./Install", "tail /var/log/pcp/pmcd/nixl.log"],
-            };
+            return answered === undefined
+                ? {
+                      text: "pmcd has no values of NIXL: pmdanixl is not installed, has ended, or is starting.",
+                      commands: ["cd /var/lib/pcp/pmdas/nixl && sudo ./Install", "tail /var/log/pcp/pmcd/nixl.log"],
+                  }
+                : {
+                      text: `pmdanixl has not answered since ${clock(answered)}: it has ended, or is starting again.`,
+                      commands: [
+                          "tail /var/log/pcp/pmcd/nixl.log",
+                          ". /etc/pcp.env && sudo $PCP_BINADM_DIR/pmsignal -a -s HUP pmcd     # starts it at once",
+                      ],
+                  };
         case undefined:
             return { text: `This page has an error: ${trouble.message}. The browser's console has details.`, commands: [] };
         default:

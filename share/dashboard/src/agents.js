@@ -72,6 +72,7 @@ export function agents(row, totals, names, labels, processes) {
             received: one(row, metric.RECEIVED, id),
             transfers: sum(row, [metric.WRITES, metric.READS], [id]),
             ...Object.fromEntries(metric.QUANTILES.map((quantile) => [quantile, one(row, `${metric.TIME}.${quantile}`, id)])),
+            slowness: one(totals, metric.PEER_RATIO, id),
             tcp: one(totals, metric.TCP_SHARE, id) ?? shares.get(text("nixl.agent.pid")),
             capacity,
             highwater,

@@ -58,7 +58,7 @@ export function lost_events(dropped, full) {
     if (!(full > 0)) {
         return { text: dropped > 0 ? number(dropped, "event") : count(dropped ?? full), note: "" };
     }
-    const text = dropped > 0 ? `at least ${number(dropped, "event")}` : "unknown";
+    const text = dropped > 0 ? `at least ${number(dropped, "event")}` : "unknown number";
     return { text, note: `rings found full ${number(full, "time")}` };
 }
 

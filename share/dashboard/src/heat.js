@@ -127,7 +127,7 @@ export class Heat {
     say() {
         const column = this.cells?.[this.cells.length - 1] ?? [];
         const most = Math.max(0, ...column);
-        let text = "No transfers yet.";
+        let text = this.times?.length ? "No transfers yet." : "No values yet.";
         if (most > 0) {
             const times = words(this.rows[column.indexOf(most)]);
             text = `Most transfers take ${times} now (${count(most)}/s). The strongest colour is ${count(this.most)}/s.`;

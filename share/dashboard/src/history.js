@@ -17,10 +17,14 @@ export function rates(before, now, seconds) {
     return found;
 }
 
+/** Id of the value of a metric without instances. */
+const NO_INSTANCE = -1;
+
 /** Returns the values of a metric at one time, as arrays, because a history may have a million values. `known` has the arrays
  *  of ids of other columns: an equal one is shared. */
 function column(values, known) {
-    const found = [...values].filter(([id, value]) => Number.isInteger(id) && typeof value === "number");
+    const all = [...values].map(([id, value]) => [id ?? NO_INSTANCE, value]);
+    const found = all.filter(([id, value]) => Number.isInteger(id) && typeof value === "number");
     found.sort((a, b) => a[0] - b[0]);
     const same = known.find((ids) => ids.length === found.length && ids.every((id, i) => id === found[i][0]));
     const ids = same ?? Int32Array.from(found, ([id]) => id);

@@ -189,12 +189,12 @@ function span() {
     return Math.min(SPAN_SECONDS, Math.max(FIRST_SECONDS, times[times.length - 1] - times[0] || 0));
 }
 
-/** Draws the sum over the agents `some` (undefined: all), and a line for each of the busiest agents of `ids`. For a chosen
- *  agent it draws a line for each metric. */
-function draw_rates(chart, names, labels, ids, some, titles) {
+/** Draws the sum over the agents `some` (undefined: the host's, which has agents that came or went, too), and a line for each of
+ *  the busiest agents of `ids`. For a chosen agent it draws a line for each metric. */
+function draw_rates(chart, names, of_host, labels, ids, some, titles) {
     let lines;
     if (chosen === undefined) {
-        lines = [{ label: labels.join(" and "), values: history.sums(names, some) }];
+        lines = [{ label: labels.join(" and "), values: history.sums(some === undefined ? of_host : names, some) }];
         for (const id of ids.length > 1 ? history.top(names, ids, TOP) : []) {
             lines.push({ label: titles.get(id), values: history.sums(names, [id]) });
         }
@@ -227,8 +227,9 @@ function draw() {
     byId("all").hidden = chosen === undefined;
 
     const titled = titles(all);
-    draw_rates(charts.bytes, [metric.SENT, metric.RECEIVED], ["sent", "received"], ids, some, titled);
-    draw_rates(charts.transfers, [metric.WRITES, metric.READS], ["WRITE", "READ"], ids, some, titled);
+    const { HOST } = metric;
+    draw_rates(charts.bytes, [metric.SENT, metric.RECEIVED], [HOST.sent, HOST.received], ["sent", "received"], ids, some, titled);
+    draw_rates(charts.transfers, [metric.WRITES, metric.READS], [HOST.writes, HOST.reads], ["WRITE", "READ"], ids, some, titled);
     const quantiles = metric.QUANTILES.map((name) => ({
         label: name,
         // A logarithmic scale has no 0.
@@ -236,8 +237,8 @@ function draw() {
     }));
     charts.times.draw(span(), history.times, quantiles, false);
     setText(byId("times-of"), ids.length > 1 ? "maximum over the agents" : "");
-    const losses = [["dropped events", metric.DROPPED], ["rings found full", metric.FULL]];
-    const lost = losses.map(([label, name]) => ({ label, values: history.sums([name], some) }));
+    const losses = some === undefined ? [HOST.dropped, HOST.full] : [metric.DROPPED, metric.FULL];
+    const lost = losses.map((name, i) => ({ label: ["dropped events", "rings found full"][i], values: history.sums([name], some) }));
     charts.loss.draw(span(), history.times, lost, false);
     if (all.length > MAX_AGENTS_WITH_BUCKETS) {
         heat.show_text(`Shown for at most ${MAX_AGENTS_WITH_BUCKETS} agents; this host has ${all.length}.`);

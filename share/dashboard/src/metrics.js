@@ -18,6 +18,7 @@ export const WRITES = "nixl.transfer.tx_requests";
 export const READS = "nixl.transfer.rx_requests";
 export const TIME = "nixl.latency.xfer_time";
 export const BUCKETS = `${TIME}.histogram`;
+export const PEER_RATIO = `${TIME}.peer_ratio`;
 export const QUANTILES = ["p50", "p90", "p99", "max"];
 export const FULL = "nixl.ring.full";
 export const DROPPED = "nixl.queue.dropped";
@@ -55,6 +56,7 @@ export const DRAWN = [
     READS,
     FULL,
     DROPPED,
+    ...Object.values(HOST),
     BUCKETS,
     ...QUANTILES.map((quantile) => `${TIME}.${quantile}`),
 ];
@@ -73,12 +75,12 @@ export const ALL = [
     HIGHWATER,
     CAPACITY,
     ERRORS,
+    PEER_RATIO,
     TCP_SHARE,
     PROCESS_SHARE,
     VERSION,
     CONFIG_ERROR,
     CPU_TIME,
     EVENTS,
-    ...Object.values(HOST),
     ...Object.values(COUNTS),
 ];

@@ -18,7 +18,7 @@ const COLUMNS = [
     { key: "sent", label: "Sent", write: perSecond(bytes), about: "bytes of WRITE transfers per second" },
     { key: "received", label: "Received", write: perSecond(bytes), about: "bytes of READ transfers per second" },
     { key: "transfers", label: "Transfers", write: perSecond(count), about: "WRITE and READ transfers per second" },
-    { key: "p50", label: "p50", write: microseconds, about: "median transfer time of the last 60 s" },
+    { key: "p50", label: "p50", write: microseconds, about: "median transfer time of the last 60 s: red if transfers take over 3 times as long as those of the agent's peers" },
     { key: "p90", label: "p90", write: microseconds, about: "90th percentile of transfer times, last 60 s" },
     { key: "p99", label: "p99", write: microseconds, about: "99th percentile of transfer times, last 60 s" },
     { key: "max", label: "Max", write: microseconds, about: "longest transfer time of the last 60 s" },
@@ -31,6 +31,8 @@ const COLUMNS = [
 const NUMBERS_FROM = 5;
 // A greater share of the bytes over TCP is a fallback.
 const FALLBACK_SHARE = 0.5;
+// An agent with a greater ratio to its peers is slow.
+const SLOW_RATIO = 3;
 const METER = { min: "0", max: "1", low: "0.75", high: "0.999", optimum: "0", "aria-hidden": "true" };
 
 /** Returns an explanation of the state of an agent. */
@@ -140,6 +142,9 @@ export class Table {
         row.dataset.status = agent.stall || agent.status;
         setText(row.querySelector(".status span:last-child"), agent.stall || agent.status);
         row.querySelector(".status").title = about_state(agent);
+        const median = row.querySelector(".p50");
+        median.classList.toggle("bad", agent.slowness > SLOW_RATIO);
+        median.title = agent.slowness === undefined ? "" : `transfers take ${agent.slowness.toFixed(2)} times as long as those of its peers`;
         row.querySelector(".tcp").classList.toggle("bad", agent.tcp > FALLBACK_SHARE);
         const ring = row.querySelector(".ring");
         const share = agent.ring === undefined ? "–" : `${Math.floor(agent.ring * 100)} %`;
