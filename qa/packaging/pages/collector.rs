@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The configuration of a Collector in docs/opentelemetry.md, which no test can run: it has the sections that a Collector
-//! knows, and its pipelines name entries of these.
+//! The configuration of a Collector in docs/opentelemetry.md, which no test can run: it has the sections that a
+//! Collector knows, and its pipelines name entries of these.
 
 use super::blocks;
 use std::collections::BTreeMap;

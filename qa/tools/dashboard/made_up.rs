@@ -385,7 +385,7 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
     assert_eq!(page.text(&texts("td.tcp")), "51 %,100 %,0 %,50 %");
     assert_eq!(page.text(&texts("td.tcp.bad")), "51 %,100 %");
     assert_eq!(page.text(&texts("td.p50.bad")), "–,–");
-    let slow = "td.p50[title^='transfers take 12.30 times as long ']";
+    let slow = "td.p50[title^=\"transfers take 12.30 times as long \"]";
     assert_eq!(page.text(&texts(slow)), "–");
     // The busiest agent is first.
     assert_eq!(
