@@ -127,9 +127,12 @@ fn page_shows_the_values_of_pminfo() {
         let (time, unit) = number(text);
         assert!(about(time, 700.0, 0.05) && unit == "µs", "{text}");
     }
-    let process = shown["name_title"].as_str().expect("a text");
     let pid = std::process::id().to_string();
-    assert_eq!(process.split_whitespace().nth(1), Some(&*pid));
+    wait_for("the process is named", || {
+        let shown = page.evaluate(&row("known"));
+        let process = shown["name_title"].as_str()?;
+        (process.split_whitespace().nth(1) == Some(&*pid)).then_some(())
+    });
 
     // Rates: 100 transfers of 50,000 bytes in each direction and second.
     let mut last = serde_json::Value::Null;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Option that makes this program the observer.
 pub const OPTION: &str = "--observer";
 /// What follows from an observer that does not run, for the log.
-pub const CONSEQUENCE: &str = "processes are not looked at any more: new agents have no labels of their process, nixl.host.processes.silent has no value, and after a minute nixl.process, nixl.agent.peer and nixl.agent.tcp_share have none; restart pmcd";
+pub const CONSEQUENCE: &str = "processes are not scanned any more: new agents have no labels of their process, nixl.host.processes.silent has no value, and after a minute nixl.process, nixl.agent.peer and nixl.agent.tcp_share have none; restart pmcd";
 
 /// The observer process, as long as it runs.
 #[derive(Debug, Default)]

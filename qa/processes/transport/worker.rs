@@ -158,7 +158,7 @@ fn observer_and_worker_end_with_a_killed_daemon_and_worker_with_a_killed_observe
         assert!(link.sent().is_empty());
         let log = home.log();
         log.contains(
-            "observer: has ended (signal: 9 (SIGKILL)); processes are not looked at any more: ",
+            "observer: has ended (signal: 9 (SIGKILL)); processes are not scanned any more: ",
         )
         .then_some(())
     });
