@@ -33,7 +33,7 @@ const LAST: usize = 32;
 pub struct Subject {
     /// Instance name of the agent; empty: none.
     pub agent: String,
-    /// Server of the agent, as in `nixl.agent.server`; empty: not known.
+    /// Server and rank of the agent, as in `nixl.agent.server` and `nixl.agent.rank`; empty: neither is known.
     pub server: String,
     /// Owner of the agent's files. `None`: the event is not caused by a user.
     pub owner: Option<u32>,

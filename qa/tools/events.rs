@@ -5,7 +5,7 @@
 use super::pcp_nixl::pcp;
 use crate::support::share::{Logger, tool};
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{Home, Pmcd, output, run, wait_for};
+use crate::support::{Home, Pmcd, output, run, text, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -320,4 +320,40 @@ fn client_that_reads_late_is_told_what_it_has_missed() {
         });
         assert!(missed > 0, "{:?}", client.reader);
     }
+}
+
+#[test]
+fn events_go_on_after_the_pmda_or_pmcd_did_not_answer() {
+    let home = Home::new();
+    let _ring = home.new_ring("steady", 64);
+    let mut pmcd = Pmcd::start(&home);
+    let client = Client::start(&home, &pmcd, Reader::PcpNixl, "0.1");
+    let begins = |count: usize| {
+        wait_for("each start is printed once", || {
+            let events = client.events();
+            let starts = events.iter().filter(|(kind, ..)| kind == "configuration");
+            let starts = starts.count();
+            assert!(starts <= count, "{events:?}");
+            (starts == count).then_some(())
+        });
+    };
+    begins(1);
+    let signal = |pid: u32, signal| {
+        let pid = i32::try_from(pid).expect("a pid");
+        kill(Pid::from_raw(pid), signal).expect("it runs");
+    };
+    signal(pmcd.pmda_pid(), Signal::SIGKILL);
+    // pmcd restarts PMDAs that have ended, once a request has shown it.
+    wait_for("another daemon", || {
+        signal(pmcd.pid(), Signal::SIGHUP);
+        pmcd.tool("pminfo")
+            .args(["-f", "nixl.control.version"])
+            .output()
+            .is_ok_and(|said| text(&said).contains("value"))
+            .then_some(())
+    });
+    begins(2);
+    pmcd.kill();
+    pmcd.start_anew();
+    begins(3);
 }

@@ -40,11 +40,11 @@ impl Collector {
         let (kind, text) = match is_lost {
             true => (
                 Kind::ObserverLost,
-                "observer lost: other processes are not looked at, see the log; their labels may be old",
+                "observer lost: processes are not scanned, see the log; their labels may be old",
             ),
             false => (
                 Kind::ObserverBack,
-                "observer back: other processes are looked at again, or not to be looked at",
+                "observer back: processes are scanned again, or proc_facts is off",
             ),
         };
         self.shared

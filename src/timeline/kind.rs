@@ -66,11 +66,11 @@ kinds! {
     Errors = "errors" Point,
     /// Most bytes of the agent go over TCP. Value: their share in percent.
     TcpFallback = "tcp_fallback" Begin,
-    /// No longer. Value: the share in percent.
+    /// No longer. Value: the share in percent, 0 if unknown.
     TcpFallbackEnd = "tcp_fallback_end" End,
     /// The agent is slower than its peers. Value: ratio of the times in percent.
     Slow = "slow" Begin,
-    /// No longer. Value: the ratio in percent.
+    /// No longer. Value: the ratio in percent, 0 if unknown.
     SlowEnd = "slow_end" End,
     /// Transfers of the agent have stalled. Value: seconds since their begin.
     Stalled = "stalled" Begin,
@@ -82,9 +82,9 @@ kinds! {
     Configuration = "configuration" Point,
     /// A configuration was rejected. Value: number of configurations since the start.
     ConfigurationRejected = "configuration_rejected" Point,
-    /// Other processes are not looked at any more. Value: 0.
+    /// Processes are not scanned any more. Value: 0.
     ObserverLost = "observer_lost" Begin,
-    /// They are looked at again. Value: 0.
+    /// They are scanned again. Value: 0.
     ObserverBack = "observer_back" End,
     /// A ring or store has an unsupported version. Value: number of such files now.
     Unsupported = "unsupported" Point,

@@ -66,5 +66,8 @@ test("what is no list of events adds none, and is not known", () => {
 });
 
 test("an event is trouble, the end of it, or neither", () => {
-    assert.deepEqual(["stalled", "stalled_end", "observer_back", "appeared", "of a later version"].map(severity), ["bad", "good", "good", "plain", "plain"]);
+    const severities = (kinds, what) => kinds.map((kind) => severity({ kind, what }));
+    const kinds = ["stalled", "stalled_end", "observer_back", "appeared", "of a later version"];
+    assert.deepEqual(severities(kinds, ""), ["bad", "good", "good", "plain", "plain"]);
+    assert.deepEqual(severities(["slow_end"], "no longer known to be slow: it has exited"), ["plain"]);
 });

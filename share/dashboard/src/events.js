@@ -19,10 +19,14 @@ const BAD = new Set([
     "unsupported", "missed", "left_out",
 ]);
 
-/** Returns "bad" for a kind that means trouble, "good" for the end of it, and "plain" for all others. */
-export function severity(kind) {
+/** Returns "bad" for a kind that means trouble, "good" for the end of it, and "plain" for all others. An end of which nothing is
+ *  known is no good news. */
+export function severity({ kind, what }) {
     if (BAD.has(kind)) {
         return "bad";
+    }
+    if (what.startsWith("no longer known")) {
+        return "plain";
     }
     return kind.endsWith("_end") || kind === "observer_back" ? "good" : "plain";
 }
@@ -137,18 +141,20 @@ export class Events {
     }
 }
 
-function mark({ time, from, kind, agent, what }) {
-    const made = element("span", { class: `mark ${from === undefined ? severity(kind) : "missing"}` });
+function mark(event) {
+    const { time, from, kind, agent, what } = event;
+    const made = element("span", { class: `mark ${from === undefined ? severity(event) : "missing"}` });
     made.title = [clock(time), kind, agent, what].filter((word) => word !== "").join("  ");
     return made;
 }
 
-function row({ time, kind, agent, server, what }) {
+function row(event) {
+    const { time, kind, agent, server, what } = event;
     const cells = COLUMNS.map(([key, label]) => element("td", { role: "cell", class: `event-${key}`, "data-label": label }));
     const at = element("time", { datetime: new Date(time * 1000).toISOString() });
     at.title = at.dateTime;
     cells[0].append(at);
-    cells[1].append(element("span", { class: `mark ${severity(kind)}`, "aria-hidden": "true" }), kind);
+    cells[1].append(element("span", { class: `mark ${severity(event)}`, "aria-hidden": "true" }), kind);
     for (const [cell, name] of [[cells[2], agent], [cells[3], server]]) {
         cell.append(element("bdi"));
         setName(cell.firstChild, name || "–");

@@ -89,9 +89,11 @@ impl Agent {
     /// Returns the agent as the subject of an event.
     #[must_use]
     pub fn subject(&self) -> Subject {
+        let facts = self.labelled_facts();
+        let known = facts.server().into_iter().chain(facts.rank());
         Subject {
             agent: self.name.instance.clone(),
-            server: self.labelled_facts().server().unwrap_or_default(),
+            server: known.collect::<Vec<_>>().join(" "),
             owner: Some(self.name.owner),
         }
     }
@@ -212,16 +214,14 @@ impl Agent {
         }
         let over = |full: &mut FullRing| now.since(full.last) >= PAUSE;
         if let Some(full) = self.noted.full.take_if(over) {
-            self.note_end_of_full_ring(full, timeline);
+            self.note_end_of_full_ring(full, "ring no longer full for 10 s", timeline);
         }
     }
 
-    fn note_end_of_full_ring(&self, full: FullRing, timeline: &mut Timeline) {
+    fn note_end_of_full_ring(&self, full: FullRing, end: &str, timeline: &mut Timeline) {
         let drains = self.noted.overflows.saturating_sub(full.before);
         let seconds = Duration::from_nanos(full.last - full.began).as_secs_f64();
-        let text = format!(
-            "ring no longer full for 10 s: drains that found it full: {drains}, within {seconds:.1} s"
-        );
+        let text = format!("{end}: drains that found it full: {drains}, within {seconds:.1} s");
         timeline.record(Kind::RingFullEnd, self.subject(), drains, text);
     }
 
@@ -267,11 +267,10 @@ impl Agent {
     /// Ends the periods of an agent that is no longer an instance.
     fn note_withdrawal(&mut self, timeline: &mut Timeline) {
         if let Some(full) = self.noted.full.take() {
-            self.note_end_of_full_ring(full, timeline);
+            self.note_end_of_full_ring(full, "ring not drained any more", timeline);
         }
         self.end_tcp(timeline);
-        self.note_ratio(None, timeline);
-        self.note_ratio(None, timeline);
+        self.end_slow(timeline);
         self.end_stall(timeline);
     }
 
@@ -289,15 +288,20 @@ impl Agent {
                 minute: now.stamp,
                 ..SlowMinute::default()
             };
-            if left_out > 0 {
+            if left_out > 0 && self.noted.is_instance {
                 let text = format!(
                     "{left_out} more slow transfers in the minute before, the longest took {longest} us"
                 );
                 timeline.record(Kind::SlowTransfer, self.subject(), longest, text);
             }
         }
+        // Before the agent is an instance, they are counted only.
+        let is_instance = self.noted.is_instance;
         let noted = &mut self.noted.slow_transfers;
-        let room = slow_transfers::KEPT - noted.recorded;
+        let room = match is_instance {
+            true => slow_transfers::KEPT - noted.recorded,
+            false => 0,
+        };
         noted.recorded += slow.longest.len().min(room);
         noted.left_out += slow.count - slow.longest.len().min(room) as u64;
         let left_out = slow.longest.get(room).map_or(0, |next| next.micros);

@@ -139,8 +139,8 @@ pub(super) const ROWS: &[Metric] = rows![
     daemon_u64((40, 28), "control.drain.doubtful", EVENTS, |control| {
         Some(control.activity.doubtful_batches)
     }),
-    /// whether other processes are looked at
-    /// 1: the process that looks at others runs. 0: it has ended or could not be
+    /// whether processes are scanned
+    /// 1: the process that scans others runs. 0: it has ended or could not be
     /// started, as the log says, until a restart of the PMDA, or it has not answered
     /// for a minute. Then new agents have no labels of their process,
     /// nixl.host.processes.silent has no value, and after a minute nixl.process,

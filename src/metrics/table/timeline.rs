@@ -35,14 +35,14 @@ pub(super) const ROWS: &[Metric] = rows![
     /// Parameter of nixl.events.records, which has no value of its own: the instance
     /// name of the agent. Empty if the event is of the host.
     timeline_text((43, 2), "events.agent", |_| None),
-    /// server of the agent of an event
+    /// server and rank of the agent of an event
     /// Parameter of nixl.events.records, which has no value of its own: what
-    /// nixl.agent.server was then. Empty if it was not known.
+    /// nixl.agent.server and nixl.agent.rank were then. Empty if neither was known.
     timeline_text((43, 3), "events.server", |_| None),
     /// number of an event
     /// Parameter of nixl.events.records, which has no value of its own: a count, a
-    /// percentage or microseconds, depending on nixl.events.kind. The text has it in
-    /// words.
+    /// percentage, seconds or microseconds, depending on nixl.events.kind. The text
+    /// has it in words.
     timeline_u64((43, 4), "events.value", FACT, |_| None),
     /// event in words
     /// Parameter of nixl.events.records, which has no value of its own: one line with

@@ -9,9 +9,11 @@ use std::time::Instant;
 
 /// Text of the end of a fallback to TCP that nothing tells about any more.
 const UNKNOWN_TCP: &str =
-    "no longer known to be over TCP: it moves too little to tell, or has exited";
+    "no longer known to be over TCP: it moved too little, or its sockets are not read any more";
+/// Text of the end of a slow agent that nothing tells about any more.
+const UNKNOWN_RATIO: &str = "no longer known to be slow: it or its peers have completed too few transfers, or it has exited";
 /// Text of the end of a stall that nothing tells about any more.
-const UNKNOWN_STALL: &str = "no longer known to be stalled: it was not read, or has exited";
+const UNKNOWN_STALL: &str = "no longer known to be stalled, since it was not read or has exited";
 
 impl Agent {
     /// Notes the share of its bytes that go over TCP. `None`: it moves too little.
@@ -49,27 +51,32 @@ impl Agent {
         let state = stall.state();
         let sign = stall.sign().filter(|_| state == Some(StallState::Stalled));
         let began = sign.map(|sign| sign.began);
-        let (kind, since, text) = match (self.noted.stalled, sign) {
+        let Some(since) = self.noted.stalled.or(began) else {
+            return;
+        };
+        let seconds = now.saturating_duration_since(since).as_secs();
+        let (kind, text) = match (self.noted.stalled, sign) {
             (None, Some(sign)) => {
                 let (peer, reason) = (sign.peer(), sign.reason());
-                let text = format!("no transfer completes: peer {peer}: {reason}");
-                (Kind::Stalled, sign.began, text)
+                let text =
+                    format!("no transfer has completed for {seconds} s: peer {peer}: {reason}");
+                (Kind::Stalled, text)
             }
-            (Some(since), None) => {
-                let text = state.map_or(UNKNOWN_STALL, |_| "no longer stalled");
-                (Kind::StalledEnd, since, text.to_owned())
+            (Some(_), None) => {
+                let end = state.map_or(UNKNOWN_STALL, |_| "no longer stalled");
+                (Kind::StalledEnd, format!("{end}: it began {seconds} s ago"))
             }
             _ => return,
         };
         self.noted.stalled = began;
-        let seconds = now.saturating_duration_since(since).as_secs();
         timeline.record(kind, self.subject(), seconds, text);
     }
 
     /// Ends the stall of an agent that is no longer an instance.
     pub(super) fn end_stall(&mut self, timeline: &mut Timeline) {
         if let Some(since) = self.noted.stalled.take() {
-            let (seconds, text) = (since.elapsed().as_secs(), UNKNOWN_STALL.to_owned());
+            let seconds = since.elapsed().as_secs();
+            let text = format!("{UNKNOWN_STALL}: it began {seconds} s ago");
             timeline.record(Kind::StalledEnd, self.subject(), seconds, text);
         }
     }
@@ -94,13 +101,16 @@ impl Agent {
                 );
                 (Kind::SlowEnd, text)
             }
-            (false, None) => {
-                let text =
-                    "no longer known to be slow: it or its peers have completed too few transfers";
-                (Kind::SlowEnd, text.to_owned())
-            }
+            (false, None) => (Kind::SlowEnd, UNKNOWN_RATIO.to_owned()),
         };
         timeline.record(kind, self.subject(), percent(ratio), text);
+    }
+
+    /// Ends the slowness of an agent that is no longer an instance.
+    pub(super) fn end_slow(&mut self, timeline: &mut Timeline) {
+        if self.noted.slow.end() {
+            timeline.record(Kind::SlowEnd, self.subject(), 0, UNKNOWN_RATIO);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::entry::{Entry, Lifecycle, Name};
 use crate::event::Event;
+use crate::procfs::facts::Facts;
 
 /// An agent, the timeline and the time.
 struct Watched {
@@ -89,6 +90,24 @@ impl Watched {
     fn count(&mut self, kind: EventType, value: u64) {
         let totals = &mut self.agent.entry.stats.totals;
         totals.count(Event::new(Some(kind), value));
+    }
+}
+
+#[test]
+fn subject_has_the_rank_behind_the_server() {
+    let mut watched = Watched::new();
+    for (known, expected) in [
+        (&[][..], ""),
+        (&[("engine", "vllm")], "vllm"),
+        (&[("engine", "vllm"), ("rank", "TP3")], "vllm TP3"),
+        (&[("local_rank", "3")], "rank 3"),
+    ] {
+        let mut facts = Facts::default();
+        for (name, value) in known {
+            facts.set(name, Some(value));
+        }
+        watched.agent.set_facts(Some(facts));
+        assert_eq!(watched.agent.subject().server, expected);
     }
 }
 
@@ -298,22 +317,35 @@ fn withdrawal_ends_what_goes_on() {
     assert_eq!(watched.after(60), []);
 }
 
+/// Drains transfers that took these times. Returns the times that were recorded as those of slow transfers.
+fn drain(watched: &mut Watched, times: &[u64]) -> Vec<u64> {
+    let events = times
+        .iter()
+        .map(|&time| Event::new(Some(EventType::XferTime), time));
+    let mut slow = SlowTransfers::default();
+    slow.add(&Vec::from_iter(events), 100);
+    watched
+        .agent
+        .note_slow_transfers(&slow, &watched.now, &mut watched.timeline);
+    let recorded = watched.recorded();
+    assert!(recorded.iter().all(|(kind, _)| *kind == Kind::SlowTransfer));
+    Vec::from_iter(recorded.iter().map(|(_, micros)| *micros))
+}
+
+#[test]
+fn slow_transfers_before_the_appearance_are_counted_after_it() {
+    let mut watched = Watched::new();
+    assert!(drain(&mut watched, &[200, 300]).is_empty());
+    watched.agent.entry.lifecycle = Lifecycle::Active;
+    assert_eq!(watched.after(1), [(Kind::Appeared, 1)]);
+    assert_eq!(drain(&mut watched, &[400]), [400]);
+    watched.after(60);
+    assert_eq!(drain(&mut watched, &[]), [300]);
+}
+
 #[test]
 fn eight_slow_transfers_of_a_minute_are_recorded_one_by_one() {
     let mut watched = Watched::published();
-    let drain = |watched: &mut Watched, times: &[u64]| {
-        let events = times
-            .iter()
-            .map(|&time| Event::new(Some(EventType::XferTime), time));
-        let mut slow = SlowTransfers::default();
-        slow.add(&Vec::from_iter(events), 100);
-        watched
-            .agent
-            .note_slow_transfers(&slow, &watched.now, &mut watched.timeline);
-        let recorded = watched.recorded();
-        assert!(recorded.iter().all(|(kind, _)| *kind == Kind::SlowTransfer));
-        Vec::from_iter(recorded.iter().map(|(_, micros)| *micros))
-    };
     assert_eq!(drain(&mut watched, &[100, 101, 500]), [500, 101]);
     let many = Vec::from_iter(201..=220);
     assert_eq!(
