@@ -35,6 +35,7 @@ STEPS = {
     "roles": (steps.roles, "kv_producer and kv_consumer; decode reads"),
     "tp2": (steps.ranks, "two tensor-parallel ranks each"),
     "tcp": (steps.tcp, "UCX over TCP alone: share of the bytes over TCP"),
+    "pauses": (steps.pauses, "requests in bursts with pauses: no agent is suspected"),
     "stores": (steps.stores, "prometheus_mp stores in place of rings"),
     "lmcache": (lmcache_step.lmcache, "LMCache's own NIXL channel, without an engine"),
     "cost": (cost.cost, "cost of telemetry for the application"),

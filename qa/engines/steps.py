@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The steps without failures: figures, labels, sides."""
 
+import os
+import random
+import threading
 import time
 
 import processes
@@ -152,6 +155,35 @@ def tcp(world, report):
             report.say(f"{server.side}, pid {worker}: " + ", ".join(f"{name} {value:,}" for name, value in row.items()))
     moved = pair.now([instance])["bytes"]
     report.say(f"NIXL: {moved:,} bytes by pid {pid}")
+
+
+def pauses(world, report):
+    """Checks that no agent is suspected of a stalled transfer while requests come in bursts with pauses."""
+    pair, pmcd, minutes = world.pair(transports="tcp,self"), world.pmcd, float(os.environ.get("MINUTES", "5"))
+    name, waits, ended = "nixl.agent.stall.state", random.Random(4), threading.Event()
+    samples, suspected = [], {}
+
+    def sample():
+        while not ended.wait(1):
+            states = pmcd.values(name).get(name, {})
+            samples.append(len(states))
+            suspected.update((instance, state) for instance, state in states.items() if state)
+
+    sampler = threading.Thread(target=sample, daemon=True)
+    sampler.start()
+    load, bursts, longest, end = pair.load(seed=4), 0, 0.0, time.monotonic() + 60 * minutes
+    while time.monotonic() < end:
+        load.run(waits.randint(1, REQUESTS))
+        # An agent is suspected after 30 s at the earliest.
+        pause = waits.choice((1, 10, 40, 100)) * waits.uniform(0.5, 1)
+        bursts, longest = bursts + 1, max(longest, pause)
+        time.sleep(pause)
+    ended.set()
+    sampler.join()
+    report.say(f"{minutes:g} minutes: {bursts} bursts, {load.text()} requests; longest pause {longest:.0f} s")
+    report.check("both agents have a state in each sample", len(samples) > 20 * minutes and min(samples) >= 2,
+                 f"{len(samples)} samples")
+    report.check("no agent is suspected", not suspected, suspected or None)
 
 
 def stores(world, report):
