@@ -17,6 +17,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+mod found_pairs;
 mod host;
 
 /// Keys of nixl.conf, with the home as HOME.

@@ -32,16 +32,17 @@ pub(super) fn label_deadline(clock: &Now, now: Instant, is_scanned: bool) -> u64
     clock.at(now + LABEL_PATIENCE * u32::from(is_scanned)).stamp
 }
 
-/// Longest duration of the first scan for which unknown stores wait.
+/// Longest duration of the first scan for which files wait.
 const FIRST_SCAN: Duration = Duration::from_secs(5);
 
 /// Files that were found and are not attached or rejected yet.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     queue: VecDeque<Found>,
-    /// Stores that are not the present one of any agent, with the time of their last update. They wait for the end of
-    /// the first scan.
-    pub unknown_stores: Vec<(u64, Found)>,
+    /// Files that wait for the end of the first scan, so that its order decides nothing: stores that are not the
+    /// present one of any agent, with the time of their last update, and then rings that only take a place that no
+    /// other file has taken.
+    pub waiting: Vec<(u64, Found)>,
     /// Stores that were counted before this scan, or before the first one, and that no record has.
     pub counted_stores: CountedStores,
     /// When the wait ends, even if the first scan has not.
@@ -96,8 +97,8 @@ impl Collector {
         self.candidates.queue.is_empty() && self.scanner.is_done()
     }
 
-    /// Returns the next file to be attached. At the end of the first scan these are the stores that have waited for it,
-    /// the oldest first.
+    /// Returns the next file to be attached. At the end of the first scan these are the files that have waited for it:
+    /// stores, the oldest first, and then rings.
     fn next_candidate(&mut self, now: Instant) -> Option<Found> {
         let is_complete = self.scanner.is_done() && self.candidates.queue.is_empty();
         if is_complete && !self.candidates.all_found {
@@ -108,10 +109,10 @@ impl Collector {
         let is_over = is_complete || ends.is_some_and(|end| now >= end);
         if self.shared.in_first_scan && self.candidates.queue.is_empty() && is_over {
             self.shared.in_first_scan = false;
-            let mut unknown = std::mem::take(&mut self.candidates.unknown_stores);
+            let mut waiting = std::mem::take(&mut self.candidates.waiting);
             // Each store of an agent is counted before the next replaces it.
-            unknown.sort_by_key(|&(updated, _)| updated);
-            self.candidates.queue = unknown.into_iter().map(|(_, found)| found).collect();
+            waiting.sort_by_key(|&(updated, _)| updated);
+            self.candidates.queue = waiting.into_iter().map(|(_, found)| found).collect();
         }
         self.candidates.queue.pop_front()
     }
@@ -134,6 +135,10 @@ impl Collector {
             0 => Presence::by_lease(&candidate.file, LeaseKind::Exclusive),
             _ => Presence::Writing,
         };
+        if self.shared.in_first_scan && known.is_none() && presence == Presence::Gone {
+            self.candidates.waiting.push((u64::MAX, found));
+            return;
+        }
         if self.make_room_for(now, known, presence, &found) {
             self.attach_ring(&found, &raw, candidate, now);
         } else if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {

@@ -119,7 +119,7 @@ impl Collector {
             StoreVerdict::Over => self.reject(&store.found, Rejection::Exited),
             StoreVerdict::Early => {
                 let waiting = (store.values.updated, store.found);
-                self.candidates.unknown_stores.push(waiting);
+                self.candidates.waiting.push(waiting);
             }
             StoreVerdict::Present(key) => self.attach_present(key, store, now),
             StoreVerdict::Next(known) => {
