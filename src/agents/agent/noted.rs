@@ -24,7 +24,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// What counts up and is recorded: the errors, in the order of [`EventType::errors`], the events that NIXL dropped, and
 /// those that another reader took.
-const COUNTS: usize = 14;
+const COUNTS: usize = FOREIGN_READS + 1;
+/// Position of the events that NIXL dropped, after the errors.
+const DROPPED: usize = EventType::NoTelemetry as usize - EventType::NotPosted as usize + 1;
+/// Position of the events that another reader took.
+const FOREIGN_READS: usize = DROPPED + 1;
 
 /// A count that is recorded at once, and then at most once in [`PAUSE`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,8 +84,8 @@ fn counts(totals: &Totals, foreign_reads: u64) -> [u64; COUNTS] {
     for (count, &error) in counts.iter_mut().zip(EventType::errors()) {
         *count = totals.get(error);
     }
-    counts[COUNTS - 2] = totals.get(EventType::EventsDropped);
-    counts[COUNTS - 1] = foreign_reads;
+    counts[DROPPED] = totals.get(EventType::EventsDropped);
+    counts[FOREIGN_READS] = foreign_reads;
     counts
 }
 
@@ -251,7 +255,7 @@ impl Agent {
                     let noun = if more == 1 { "error" } else { "errors" };
                     (Kind::Errors, format!("{more} {noun} {status}{period}"))
                 }
-                None if at == COUNTS - 2 => {
+                None if at == DROPPED => {
                     let text = format!("telemetry lost: NIXL dropped {more} events{period}");
                     (Kind::Lost, text)
                 }
