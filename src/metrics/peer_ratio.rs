@@ -102,19 +102,52 @@ impl Group {
     }
 }
 
-/// Returns instance id and peer ratio of each agent that has one.
-#[must_use]
-pub fn of_agents<'a>(agents: impl Iterator<Item = (u32, &'a Agent)>) -> Vec<(u32, f64)> {
-    let agents = agents
-        .filter_map(|(id, agent)| times(agent).map(|times| (id, ComparedAgents::of(agent), times)));
-    let agents = Vec::from_iter(agents);
-    let mut groups: HashMap<&ComparedAgents, Group> = HashMap::new();
-    for (_, compared, times) in &agents {
-        groups.entry(compared).or_default().add(times);
+/// A comparison of agents with their peers. All agents are added, and then each may have a ratio.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    /// Positions in `groups`.
+    positions: HashMap<ComparedAgents, usize>,
+    groups: Vec<Group>,
+    /// Instance id, position of the group, and times.
+    agents: Vec<(u32, usize, Times)>,
+}
+
+impl Comparison {
+    /// Adds an agent with its instance id.
+    pub fn add(&mut self, id: u32, agent: &Agent) {
+        let Some(times) = times(agent) else {
+            return;
+        };
+        let next = self.groups.len();
+        let position = *self
+            .positions
+            .entry(ComparedAgents::of(agent))
+            .or_insert(next);
+        if position == next {
+            self.groups.push(Group::default());
+        }
+        self.groups[position].add(&times);
+        self.agents.push((id, position, times));
     }
-    groups.values_mut().for_each(Group::sort);
-    let ratio = |(id, compared, times): &(u32, _, _)| Some((*id, groups[compared].ratio(times)?));
-    agents.iter().filter_map(ratio).collect()
+
+    /// Returns instance id and peer ratio of each agent that has one.
+    pub fn ratios(self) -> impl Iterator<Item = (u32, f64)> {
+        let mut groups = self.groups;
+        groups.iter_mut().for_each(Group::sort);
+        let ratio = move |(id, position, times): (u32, usize, Times)| {
+            Some((id, groups[position].ratio(&times)?))
+        };
+        self.agents.into_iter().filter_map(ratio)
+    }
+}
+
+/// Returns instance id and peer ratio of each agent that has one.
+pub fn of_agents<'a>(
+    agents: impl Iterator<Item = (u32, &'a Agent)>,
+) -> impl Iterator<Item = (u32, f64)> {
+    let mut comparison = Comparison::default();
+    agents.for_each(|(id, agent)| comparison.add(id, agent));
+    comparison.ratios()
 }
 
 #[cfg(test)]

@@ -80,6 +80,11 @@ impl<K: Copy> KeyedInstances<K> {
 
     /// Returns ids and keys of all instances, in the order of the ids.
     pub fn iter(&self) -> impl Iterator<Item = (u32, K)> {
-        self.keys.iter().map(|(&id, &key)| (id, key))
+        self.iter_from(0)
+    }
+
+    /// Returns ids and keys of the instances from an id on, in the order of the ids.
+    pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, K)> {
+        self.keys.range(first..).map(|(&id, &key)| (id, key))
     }
 }

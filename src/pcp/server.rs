@@ -36,6 +36,7 @@ mod timeline;
 mod transports;
 pub use pmstore::{PmStoreError, PmStoreRequest};
 use state_file::Phase;
+use timeline::Comparisons;
 pub use transports::PeerKey;
 
 /// Function that reads the configuration.
@@ -82,8 +83,7 @@ pub struct Server {
     users: HashMap<i32, u32>,
     read_config: ReadConfig,
     enter_account: EnterAccount,
-    /// Time of the last comparison of agents for the timeline.
-    compared: Instant,
+    comparisons: Comparisons,
     /// Time of the last check that the state file is in place.
     state_checked: Instant,
     /// Rights that the process has since [`EnterAccount`] was called. `None`: there was no valid configuration yet.
@@ -135,7 +135,7 @@ impl Server {
             read_config,
             enter_account,
             rights: None,
-            compared: Instant::now(),
+            comparisons: Comparisons::new(Instant::now()),
             state_checked: Instant::now(),
             work: Work::Nothing,
         };

@@ -90,4 +90,6 @@ pub enum Work {
     /// Liveness is checked, agents and files that have expired are removed, and the instance ids are written to their
     /// file.
     Maintain,
+    /// Agents are compared with their peers for the timeline.
+    Compare,
 }

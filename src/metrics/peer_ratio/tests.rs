@@ -63,7 +63,7 @@ fn time(bytes: u64) -> u64 {
 
 /// Returns the ratio of each agent that has one, by its index.
 fn ratios(agents: &[Agent]) -> Vec<(u32, f64)> {
-    of_agents((0..).zip(agents))
+    of_agents((0..).zip(agents)).collect()
 }
 
 /// Returns the ratio of each agent that has one, rounded.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Work of one tick, in pieces of 1 ms: scan, drain, maintain.
+//! Work of one tick, in pieces of 1 ms: scan, drain, maintain, compare.
 
 use super::Server;
 use crate::pcp::work::{FETCH, PIECE, TICK, Work};
@@ -49,6 +49,10 @@ impl Server {
                 },
                 Work::Maintain => match self.collector.maintain(now, until) {
                     false => Work::Maintain,
+                    true => Work::Compare,
+                },
+                Work::Compare => match self.note_slow_agents(now, until) {
+                    false => Work::Compare,
                     true => {
                         self.end_tick(now);
                         Work::Nothing
@@ -65,7 +69,7 @@ impl Server {
     /// Does what each tick does once, at its end.
     fn end_tick(&mut self, now: Instant) {
         self.check_state_file(now);
-        self.note_slow_agents(now);
+        self.collector.timeline_mut().end_minute(now);
         if self.ids.is_due() {
             self.save(false);
         }
