@@ -21,7 +21,7 @@ fn rules_are_off_by_default() {
     }
     let enabled = run(pmieconf(&home).args(["rules", "enabled"]));
     assert!(!enabled.contains("nixl."), "{enabled}");
-    assert_eq!(files_in(RULES).len(), 14);
+    assert_eq!(files_in(RULES).len(), 15);
 }
 
 #[test]

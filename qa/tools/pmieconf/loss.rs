@@ -76,6 +76,22 @@ fn agent_with_drops_is_reported_beside_one_without_values() {
 }
 
 #[test]
+fn events_that_another_reader_takes_are_reported() {
+    let rule = Rule::new("events_taken");
+    rule.fires(
+        "nixl.ring.foreign_reads shared 0 0 120 120
+         nixl.ring.foreign_reads alone  9 9 9   9",
+        "NIXL telemetry is being lost: another reader takes events 2taken/s[shared]@host",
+    );
+    rule.is_silent(
+        "nixl.ring.foreign_reads before 700 700 700 700
+         nixl.ring.foreign_reads comes  -   -   700 700",
+    );
+    let lenient = Rule::new("events_taken").with(&[("threshold", "120")]);
+    lenient.is_silent("nixl.ring.foreign_reads shared 0 0 120 120");
+}
+
+#[test]
 fn threshold_is_for_each_agent_and_for_all_together() {
     let table = |(_, _, counter, host, _): Loss, other: &str, sum: &str| {
         format!(
