@@ -98,13 +98,14 @@ fn quick_start_commands_show_an_agent() {
     home.configure(&text_of("nixl.conf"));
     link("share/pcp/pcp-nixl", &home.path(".pcp/bin/pcp-nixl"));
 
-    let setup = block_with(README, "mkdir -m 1777");
+    let setup = block_with(README, "install -d -m 1777");
     let (install, setup): (Vec<&str>, Vec<&str>) = setup
         .lines()
         .partition(|command| command.contains("./Install"));
     assert_eq!((setup.len(), install.len()), (2, 1));
-    for command in &setup {
-        let command = command_here(&home, command);
+    // A second run changes nothing: a key that is there twice is an error.
+    for command in setup.iter().chain(&setup) {
+        let command = command_here(&home, &format!("set -e; {command}"));
         run(std::process::Command::new("sh").arg("-c").arg(command));
     }
     // In place of Install, which has a test of its own.

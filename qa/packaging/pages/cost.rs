@@ -41,6 +41,7 @@ fn with_costs(page: &str) -> String {
     let fetch = |agents| figure("Fetches through pmcd", &["20 metrics", agents], "p50 ms");
     let busy = ["64", "40000"];
     let load = figure("CPU, under load", &busy, "% of a CPU");
+    let limit = figure("CPU, under load", &busy, "at most");
     let idle = figure("CPU, idle", &["1000"], "% of a CPU");
     let (few, many) = (memory("64"), memory("1000"));
     let line = format!(
@@ -49,7 +50,7 @@ fn with_costs(page: &str) -> String {
     let table = format!(
         "{HEADER}\
          | CPU, 1,000 agents without events | {idle:.1} % of one |\n\
-         | CPU, 64 agents with 40,000 events a second each | {load:.1} % of one |\n\
+         | CPU, 64 agents with 40,000 events a second each | {load:.1} % of one; our own limit is {limit:.0} % |\n\
          | memory, 64 agents; 1,000 | {few:.1} MiB; {many:.0} MiB |\n\
          | a fetch of the 20 metrics through pmcd, 64 agents; 1,000 | {:.2} ms; {:.1} ms |",
         fetch("64"),
