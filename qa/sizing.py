@@ -104,7 +104,7 @@ def of_recipes(text, fleet):
             days = [f"{size(plain)}, xz {size(xz)}", size(sum_for(60, costs[7], costs[6]))]
         rows.append([
             f"{count:,}", value(idle, "{:.1f} %".format), value(busy, "{:.1f} %".format),
-            value(memory, lambda kib: f"{kib / 1024:.1f} MiB"), days[0],
+            value(memory, lambda kib: f"{kib / 1024:.1f} MiB") if memory != "–" else scrape[9], days[0],
             "–" if scrape[0] == "–" else f"{scrape[3]} MB, {scrape[4]} s, {scrape[8]}", days[1],
         ])
     return with_table(text, SIZES, rows)

@@ -67,7 +67,7 @@ def before(command):
     if agents and "/pmlogger/node2" not in command:
         if command.startswith("promtool"):
             wait_for("Prometheus has the agents", lambda: series() >= agents // 2)
-        elif not command.startswith(("docker", "echo", "sudo mkdir", "(cd")):
+        elif not command.startswith(("docker", "sudo install", "grep -q", "echo", "(cd")):
             wait_for("all agents move bytes", is_busy)
 
 
