@@ -2,8 +2,8 @@
 
 //! What outlives the daemon of an agent: its [`Name`], and an [`Entry`] with totals, lifecycle and checkpoints.
 //!
-//! `journal` writes both to the state file. A change of their words is another format: raise the number in `FORMAT`
-//! there. This module must not know how they are committed.
+//! `journal` writes both to the state file. Another number of words is another format; where only their meaning
+//! changes, raise the number in `FORMAT` there. This module must not know how they are committed.
 
 use crate::base::file::FileId;
 use crate::base::words::words;
