@@ -24,8 +24,8 @@ const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 const README_LIMIT: usize = 9 * 1024;
 
 /// Endings of file names that begin like metrics.
-const FILES: [&str; 8] = [
-    ".5", ".conf", ".log", ".md", ".new", ".png", ".prev", ".yml",
+const FILES: [&str; 9] = [
+    ".1", ".5", ".conf", ".log", ".md", ".new", ".png", ".prev", ".yml",
 ];
 
 /// README.md, CHANGELOG.md and the pages of docs/.
