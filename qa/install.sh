@@ -141,6 +141,7 @@ check "uninstall restores the state before the installation" same "$work/bare" "
 
 check "install files again" install_files
 check "the command pcp-nixl is installed" cmp share/pcp/pcp-nixl "$PCP_BINADM_DIR/pcp-nixl"
+check "its modules are installed" diff -r share/pcp/pcp_nixl "$PCP_BINADM_DIR/pcp_nixl"
 check "the dashboard page is installed" cmp share/dashboard/index.html "$PCP_SHARE_DIR/nixl/dashboard.html"
 snapshot "$work/files"
 # The mark of an automatic Install that failed.

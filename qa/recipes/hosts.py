@@ -81,6 +81,7 @@ def start_pmcd(work):
     sudo.chmod(0o755)
     # As the packages install it.
     shutil.copy("share/pcp/pcp-nixl", f"{os.environ['PCP_BINADM_DIR']}/pcp-nixl")
+    shutil.copytree("share/pcp/pcp_nixl", f"{os.environ['PCP_BINADM_DIR']}/pcp_nixl", dirs_exist_ok=True)
     run(RC / "pmcd", "start")
     wait_for("pmcd answers", lambda: values("pmcd.numclients"))
 

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const COMMAND: &str = "share/pcp/pcp-nixl";
+/// Directory of its package `pcp_nixl`.
+const MODULES: &str = "share/pcp";
 
 /// `pcp nixl`, installed as a command of the user for pcp(1).
 pub(super) fn pcp(home: &Home, mut command: Command) -> Command {
@@ -302,17 +304,19 @@ fn python_pmda_archive_is_shown_without_missing_columns() {
     );
 }
 
-/// Runs a Python script that imports the command as a module.
+/// Runs a Python script in which `nixl` has what all modules of the command have.
 fn python(script: &str) -> String {
     const AS_MODULE: &str = "
-import importlib.machinery, importlib.util, sys
-loader = importlib.machinery.SourceFileLoader('nixl', sys.argv[1])
-nixl = importlib.util.module_from_spec(importlib.util.spec_from_loader('nixl', loader))
-loader.exec_module(nixl)
+import importlib, pkgutil, sys, types
+sys.path.insert(0, sys.argv[1])
+import pcp_nixl
+nixl = types.SimpleNamespace()
+for module in pkgutil.iter_modules(pcp_nixl.__path__):
+    nixl.__dict__.update(vars(importlib.import_module('pcp_nixl.' + module.name)))
 ";
     let mut python = Command::new("/usr/bin/python3");
     python.args(["-B", "-c", &format!("{AS_MODULE}{script}")]);
-    run(python.arg(project(COMMAND)))
+    run(python.arg(project(MODULES)))
 }
 
 #[test]

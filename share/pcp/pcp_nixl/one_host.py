@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The reports of one host or archive, one after the other."""
+import shutil
+import sys
+from time import time as current_time
+
+from pcp import pmapi
+from cpmapi import PM_ERR_EOL
+
+from .report import Report
+from .source import reason, report_error
+
+
+def show(report, options, is_screen):
+    """Prints one report."""
+    if options.json:
+        print(report.json())
+    else:
+        # Without a terminal, lines have no maximum width unless COLUMNS is set.
+        columns, rows = shutil.get_terminal_size((80 if sys.stdout.isatty() else sys.maxsize, 24))
+        text = "\n".join(report.lines(columns, rows if is_screen else None))
+        # Escape sequences: cursor to the top left corner, erase the rest of the screen.
+        print("\033[H\033[J" + text if is_screen else text)
+    sys.stdout.flush()
+
+
+def run(options, source):
+    """Reports until the samples or the requested number of reports end. Returns the number of reports."""
+    wanted = 1 if options.once else options.pmGetOptionSamples()
+    finish = options.pmGetOptionFinish() if options.pmGetOptionFinishOptarg() else None
+    interval = options.pmGetOptionInterval() or pmapi.timeval(options.delta, 0)
+    is_screen = not (options.once or options.json or source.is_archive) and sys.stdout.isatty()
+    reports, is_waiting = 0, False
+    try:
+        before = source.sample()
+        answered = before.timestamp
+        while not wanted or reports < wanted:
+            if not source.is_archive:
+                interval.sleep()
+            try:
+                now = source.sample()
+                report = Report(source, before or now, now, options.key)
+            except pmapi.pmErr as error:
+                if source.is_archive or options.once:
+                    raise
+                # pmcd or pmdanixl may be up again at the next sample: pmcd ends a PMDA that stood still for 5 s, and starts it again.
+                text = reason(error, source.clock(answered)[1])
+                if is_screen:
+                    print("\033[H\033[J{}  no values: {}".format(source.host, text), flush=True)
+                elif not is_waiting:
+                    report_error(text, "; waiting until it answers")
+                source.reconnect()
+                before, is_waiting = None, True
+                if finish is not None and current_time() > float(finish):
+                    break
+                continue
+            answered, is_waiting = now.timestamp, False
+            if finish is not None and now.timestamp > float(finish):
+                break
+            if before is None or not (before.is_known and now.is_known):
+                before = now
+                continue
+            if reports and not is_screen and not options.json:
+                print()
+            show(report, options, is_screen)
+            before, reports = now, reports + 1
+    except pmapi.pmErr as error:
+        if error.args[0] != PM_ERR_EOL:
+            raise
+    return reports
