@@ -8,7 +8,7 @@ from time import time as current_time
 from pcp import pmapi
 from cpmapi import PM_ERR_EOL, PM_ERR_NAME, PM_MODE_FORW, PM_TYPE_STRING, PM_TYPE_U64
 
-from .source import MissingMetric, NoValues, reason, report_error
+from .source import MissingMetric, NoValues, clock_of, day_of, reason, report_error
 from .text import printable
 
 # The event records, and their parameters by the name in the output of --json.
@@ -84,11 +84,9 @@ class Events(object):
 
     def line(self, event):
         """Returns an event as a line: date and time, kind and text."""
-        time = self.context.pmLocaltime(int(event["timestamp"]))
-        day = "{}-{:02}-{:02}".format(1900 + time.tm_year, time.tm_mon + 1, time.tm_mday)
-        millis = int(event["timestamp"] % 1 * 1000)
-        clock = "{:02}:{:02}:{:02}.{:03}".format(time.tm_hour, time.tm_min, time.tm_sec, millis)
-        return "{} {} {} {}".format(day, clock, (event["kind"] or "-").ljust(KIND_WIDTH), event["text"])
+        time = event["timestamp"]
+        clock = "{} {}.{:03}".format(day_of(time), clock_of(time), int(time % 1 * 1000))
+        return "{} {} {}".format(clock, (event["kind"] or "-").ljust(KIND_WIDTH), event["text"])
 
 
 def run_events(options, source):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The samples of a host or an archive: values of metrics, names and labels of agents, and the errors of PCP."""
 import sys
-from ctypes import POINTER, byref, c_char_p, c_int, c_void_p
+from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_long, c_uint, c_void_p, cast
 
 from pcp import pmapi
 from cpmapi import (
-    PM_CONTEXT_ARCHIVE, PM_ERR_AGAIN, PM_ERR_EOL, PM_ERR_IPC, PM_ERR_NAME, PM_ERR_NOAGENT, PM_MODE_BACK, PM_MODE_FORW,
-    PM_TYPE_DOUBLE, PM_TYPE_STRING, PM_TYPE_U64,
+    PM_CONTEXT_ARCHIVE, PM_ERR_AGAIN, PM_ERR_EOL, PM_ERR_IPC, PM_ERR_NAME, PM_ERR_NOAGENT, PM_ID_NULL, PM_MODE_BACK,
+    PM_MODE_FORW, PM_TYPE_DOUBLE, PM_TYPE_STRING, PM_TYPE_U64,
 )
 
 from .text import printable
@@ -38,11 +38,44 @@ TEXTS = {
 PROCESS_SHARE = {"process_share": "nixl.process.tcp_share"}
 # Totals of the host. They have what agents moved that came or went in the interval.
 HOST = {"host_tx": "nixl.host.transfer.tx_bytes", "host_rx": "nixl.host.transfer.rx_bytes"}
+# All metrics of a report.
+REPORT = dict(METRICS, **TEXTS, **PROCESS_SHARE, **HOST)
 # Seconds until labels are read again, because a label may appear later than its instance.
 LABELS_SECONDS = 30
 # Without this metric there is no report.
 REQUIRED = "tx_bytes"
 COUNTERS = ("tx_bytes", "rx_bytes", "tx_requests", "rx_requests")
+# Not pmapi's method, which changes the function that all threads call.
+LOOKUP_NAMES = CFUNCTYPE(c_int, c_int, POINTER(c_char_p), POINTER(c_uint))(("pmLookupName", pmapi.LIBPCP))
+
+
+def lookup_names(context, names):
+    """Returns the PMIDs of metrics by name, in one request. A metric that is not there is left out."""
+    pmapi.LIBPCP.pmUseContext(context.ctx)
+    pmids = (c_uint * len(names))()
+    status = LOOKUP_NAMES(len(names), (c_char_p * len(names))(*[name.encode() for name in names]), pmids)
+    if status < 0 and status != PM_ERR_NAME:
+        raise pmapi.pmErr(status)
+    return {name: pmid for name, pmid in zip(names, pmids) if status >= 0 and pmid != PM_ID_NULL}
+
+
+def local_time(timestamp):
+    """Returns the parts of a time, in the time zone of the options -z and -Z."""
+    parts = pmapi.tm()
+    pmapi.LIBPCP.pmLocaltime(byref(c_long(int(timestamp))), byref(parts))
+    return parts
+
+
+def day_of(timestamp):
+    """Returns the date of a time."""
+    parts = local_time(timestamp)
+    return "{}-{:02}-{:02}".format(1900 + parts.tm_year, parts.tm_mon + 1, parts.tm_mday)
+
+
+def clock_of(timestamp):
+    """Returns the time of day of a time."""
+    parts = local_time(timestamp)
+    return "{:02}:{:02}:{:02}".format(parts.tm_hour, parts.tm_min, parts.tm_sec)
 
 
 class Sample(object):
@@ -121,27 +154,28 @@ class ArchiveSamples(object):
 
 
 class Source(object):
-    """A host or an archive with samples."""
+    """A host or an archive with samples of these metrics. Without the required one there is no report."""
 
-    def __init__(self, context, needs_agents=True):
-        self.context = context
+    def __init__(self, context, metrics=None, required=REQUIRED):
+        metrics = REPORT if metrics is None else metrics
+        self.context, self.required = context, required
         self.is_archive = context.type == PM_CONTEXT_ARCHIVE
         self.host = printable(context.pmGetContextHostName())
         self.metrics = []
         self.labelled, self.known_labels, self.labels_until = None, {}, float("-inf")
-        for name, metric in dict(METRICS, **TEXTS, **PROCESS_SHARE, **HOST).items():
+        found = lookup_names(context, list(metrics.values())) if metrics else {}
+        if metrics and metrics[required] not in found:
+            raise MissingMetric(metrics[required])
+        for name, metric in metrics.items():
             try:
-                pmid = context.pmLookupName((metric,))[0]
-                self.metrics.append((name, pmid, context.pmLookupDesc(pmid)))
-            except pmapi.pmErr as error:
-                # Another error than PM_ERR_NAME: the metric exists, but the PMDA does not answer.
-                if name == REQUIRED and not self.is_archive and error.args[0] != PM_ERR_NAME:
+                if metric in found:
+                    self.metrics.append((name, found[metric], context.pmLookupDesc(found[metric])))
+            except pmapi.pmErr:
+                # The metric exists, but the PMDA does not answer, or the archive has no descriptor.
+                if name == required:
                     raise
-        required = [pmid for name, pmid, _ in self.metrics if name == REQUIRED]
-        if not required and needs_agents:
-            raise MissingMetric(METRICS[REQUIRED])
         self.archive_samples = {}
-        if self.is_archive and needs_agents:
+        if self.is_archive:
             samples = pmapi.pmContext(PM_CONTEXT_ARCHIVE, context.target)
             self.archive_samples = {name: ArchiveSamples(samples, pmid) for name, pmid, _ in self.metrics}
         self.pmids = (pmapi.c_uint * len(self.metrics))(*[pmid for _, pmid, _ in self.metrics])
@@ -160,16 +194,18 @@ class Source(object):
             contents = result.contents
             values = {}
             for index, (name, _, desc) in enumerate(self.metrics):
-                if name == REQUIRED and not self.is_archive and contents.get_numval(index) < 0:
+                vset = contents.get_vset(index).contents
+                if name == self.required and not self.is_archive and vset.numval < 0:
                     # A negative number is an error, not an empty instance domain.
-                    raise NoValues(contents.get_numval(index))
+                    raise NoValues(vset.numval)
                 found = values.setdefault(name, {})
                 kind = desc.contents.type if desc.contents.type in (PM_TYPE_DOUBLE, PM_TYPE_STRING) else PM_TYPE_U64
-                for number in range(max(contents.get_numval(index), 0)):
-                    atom = self.context.pmExtractValue(
-                        contents.get_valfmt(index), contents.get_vlist(index, number), desc.contents.type, kind
-                    )
-                    found[contents.get_inst(index, number)] = atom.dref(kind)
+                # pmapi's methods for one value cast anew each time, which takes most of the time with many values.
+                vlist, valfmt = cast(vset.vlist, POINTER(pmapi.pmValue)), vset.valfmt
+                for number in range(max(vset.numval, 0)):
+                    value = vlist[number]
+                    atom = self.context.pmExtractValue(valfmt, value, desc.contents.type, kind)
+                    found[value.inst] = atom.dref(kind)
                     if kind == PM_TYPE_STRING:
                         pmapi.LIBC.free(c_void_p(atom.vp))
             for name, samples in self.archive_samples.items():
@@ -177,9 +213,9 @@ class Source(object):
                 before = samples.read(contents.timestamp).before
                 values[name] = {inst: value for inst, value in values[name].items() if before is None or inst in before}
             sample = Sample(float(contents.timestamp), values)
-            if self.is_archive and not sample.instances():
+            if self.is_archive and not sample.values[self.required] and not sample.instances():
                 # Without samples to interpolate, the archive does not say that the host had no agents.
-                required = self.archive_samples[REQUIRED]
+                required = self.archive_samples[self.required]
                 sample.is_known = required.before == required.after == set()
             return sample
         finally:
@@ -228,6 +264,4 @@ class Source(object):
 
     def clock(self, timestamp):
         """Returns a date (only of an archive) and a time, in the time zone of the options -z and -Z."""
-        time = self.context.pmLocaltime(int(timestamp))
-        day = "{}-{:02}-{:02} ".format(1900 + time.tm_year, time.tm_mon + 1, time.tm_mday)
-        return day if self.is_archive else "", "{:02}:{:02}:{:02}".format(time.tm_hour, time.tm_min, time.tm_sec)
+        return day_of(timestamp) + " " if self.is_archive else "", clock_of(timestamp)
