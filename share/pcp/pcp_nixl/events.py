@@ -82,11 +82,13 @@ class Events(object):
         event.update({name: parameters.get(pmid) for name, pmid in self.parameters.items()})
         return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
 
-    def line(self, event):
-        """Returns an event as a line: date and time, kind and text."""
+    @staticmethod
+    def line(event, host=None):
+        """Returns an event as a line: date and time, the host if there are many, kind and text."""
         time = event["timestamp"]
         clock = "{} {}.{:03}".format(day_of(time), clock_of(time), int(time % 1 * 1000))
-        return "{} {} {}".format(clock, (event["kind"] or "-").ljust(KIND_WIDTH), event["text"])
+        parts = [clock, host, (event["kind"] or "-").ljust(KIND_WIDTH), event["text"] or ""]
+        return " ".join(part for part in parts if part is not None)
 
 
 def run_events(options, source):

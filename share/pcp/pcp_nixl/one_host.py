@@ -7,7 +7,7 @@ from time import time as current_time
 from pcp import pmapi
 from cpmapi import PM_ERR_EOL
 
-from .report import Report
+from .report import DEFAULT_KEY, Report
 from .source import reason, report_error
 
 
@@ -24,9 +24,13 @@ def show(report, options, is_screen):
     sys.stdout.flush()
 
 
-def run(options, source):
-    """Reports until the samples or the requested number of reports end. Returns the number of reports."""
-    wanted = 1 if options.once else options.pmGetOptionSamples()
+def run(options, source, screen=None):
+    """Reports until the samples or the requested number of reports end. Returns the number of reports.
+
+    With the screen of many hosts, this is the report of one of them, which a key ends.
+    """
+    wanted = 0 if screen else 1 if options.once else options.pmGetOptionSamples()
+    key = DEFAULT_KEY if screen else options.key
     finish = options.pmGetOptionFinish() if options.pmGetOptionFinishOptarg() else None
     interval = options.pmGetOptionInterval() or pmapi.timeval(options.delta, 0)
     is_screen = not (options.once or options.json or source.is_archive) and sys.stdout.isatty()
@@ -35,11 +39,13 @@ def run(options, source):
         before = source.sample()
         answered = before.timestamp
         while not wanted or reports < wanted:
-            if not source.is_archive:
+            if screen:
+                screen.pause(float(interval))
+            elif not source.is_archive:
                 interval.sleep()
             try:
                 now = source.sample()
-                report = Report(source, before or now, now, options.key)
+                report = Report(source, before or now, now, key)
             except pmapi.pmErr as error:
                 if source.is_archive or options.once:
                     raise

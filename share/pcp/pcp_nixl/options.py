@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The command line."""
-from pcp import pmapi
+import sys
 
-from .report import COLUMN_HELP, KEYS
+import cpmapi
+from pcp import pmapi
+from cpmapi import PM_CONTEXT_ARCHIVE, PM_CONTEXT_HOST, PM_ERR_NOCONTEXT, PM_OPTFLAG_MULTI
+
+from . import overview
+from .host_list import BadList, read_targets
+from .report import COLUMN_HELP, DEFAULT_KEY, KEYS
 
 
 class Options(pmapi.pmOptions):
     """The command line."""
 
     def __init__(self):
-        pmapi.pmOptions.__init__(self, "1A:a:eh:jk:O:s:S:t:T:VzZ:?")
-        self.once, self.json, self.events, self.key = False, False, False, "server"
+        pmapi.pmOptions.__init__(self, "1A:a:eh:H:jk:O:s:S:t:T:VzZ:?")
+        self.once, self.json, self.events = False, False, False
+        # The word of --sort, the key of its column, and the targets of --hosts.
+        self.word = self.key = self.targets = None
         self.error, self.has_start = None, False
         self.pmSetOverrideCallback(self.override)
         self.pmSetOptionCallback(self.option)
@@ -30,6 +38,7 @@ class Options(pmapi.pmOptions):
         self.pmSetLongOptionHeader("Reporting options")
         self.pmSetLongOption("once", 0, "1", "", "report once, after one interval, and exit")
         self.pmSetLongOption("events", 0, "e", "", "print what happened, one line for each event, instead of reports")
+        self.pmSetLongOption("hosts", 1, "H", "HOSTS", "report many hosts, one line each: a file of hosts, -, or a directory of archives")
         self.pmSetLongOption("json", 0, "j", "", "report in JSON, one line for each interval")
         self.pmSetLongOption("sort", 1, "k", "COLUMN", "sort by " + ", ".join(sorted(KEYS)) + " (default: server)")
         self.pmSetLongOptionHeader("Columns (all of them are in pcp-nixl(1))")
@@ -37,9 +46,10 @@ class Options(pmapi.pmOptions):
             self.pmSetLongOptionText("  {:8}{}".format(head, text))
 
     def override(self, opt):
-        """Notes that the start was chosen. The standard options stay as they are."""
+        """Notes that the start was chosen. The standard options stay as they are, except for -H."""
         self.has_start = self.has_start or opt == "S"
-        return 0
+        # Other clients have another -H.
+        return opt == "H"
 
     def option(self, opt, optarg, index):
         """Handles an option that only this client has."""
@@ -51,6 +61,52 @@ class Options(pmapi.pmOptions):
         elif opt == "j":
             self.json = True
         elif opt == "k":
-            if optarg.lower() not in KEYS:
-                self.error = "--sort {}: there is no such column; use one of {}".format(optarg, ", ".join(sorted(KEYS)))
-            self.key = KEYS.get(optarg.lower(), self.key)
+            self.word = optarg
+        elif opt == "H":
+            try:
+                self.targets = read_targets(optarg)
+            except BadList as error:
+                self.error = "--hosts " + error.args[0]
+                return
+            # Each archive is a context of its own, and the time window is that of all of them.
+            self.pmSetOptionFlags(PM_OPTFLAG_MULTI)
+            for target in self.targets:
+                if target.is_archive:
+                    self.pmSetOptionArchive(target.address)
+
+    def parse(self):
+        """Reads the command line. The text of a mistake is in `error`, or libpcp has it."""
+        if cpmapi.pmGetOptionsFromList(sys.argv) and not self.error:
+            raise pmapi.pmUsageErr
+        keys = KEYS if self.targets is None else overview.KEYS
+        if self.word:
+            self.key = keys.get(self.word.lower())
+            if self.key is None:
+                self.error = self.error or "--sort {}: there is no such column; use one of {}".format(self.word, ", ".join(sorted(keys)))
+        elif self.targets is None:
+            self.key = DEFAULT_KEY
+        unused = self.pmGetOperands()
+        if unused:
+            self.error = self.error or "{}: there is no such argument; options begin with a hyphen".format(unused[0])
+        if self.targets and (self.pmGetOptionHosts() or len(self.pmGetOptionArchives() or []) != len(self.archives())):
+            self.error = self.error or "--hosts: it has all hosts; leave out -h and -a"
+
+    def archives(self):
+        """Returns those of the targets that are archives."""
+        return [target for target in self.targets if target.is_archive]
+
+    def context(self):
+        """Connects to the one host, or opens the archive, and completes the time window."""
+        archives, hosts = self.pmGetOptionArchives(), self.pmGetOptionHosts()
+        if archives:
+            context = pmapi.pmContext(PM_CONTEXT_ARCHIVE, archives[0])
+        else:
+            context = pmapi.pmContext(PM_CONTEXT_HOST, hosts[0] if hosts else "local:")
+        self.set_window(context)
+        return context
+
+    def set_window(self, context):
+        """Completes the time window and the time zone. They may depend on the archive."""
+        # With several archives, libpcp computes the window, and is then without a context to set to its begin.
+        if cpmapi.pmSetContextOptions(context.ctx, self.mode, self.delta) not in (0, PM_ERR_NOCONTEXT):
+            raise pmapi.pmUsageErr

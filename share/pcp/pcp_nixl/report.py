@@ -75,6 +75,7 @@ WIDEST_COLUMN = max(column.width for column in COLUMNS)
 # Sort keys: the column head in lower case without its unit, and "bytes", the sum of sent and received.
 KEYS = {column.head.split("/")[0].rstrip("%").lower(): column.key for column in COLUMNS}
 KEYS.update({"agent": "name", "bytes": "byte_rate", "server": "server"})
+DEFAULT_KEY = "server"
 # Columns that are left out first for the columns SERVER and TCP%, in this order.
 SPARE_KEYS = ("bandwidth", "p50", "xfer_rate", "errors")
 # Explanations of column heads in the usage message.

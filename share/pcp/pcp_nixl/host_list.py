@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The list of hosts of the option --hosts: a file, standard input, or a directory with archives."""
+import os
+import re
+import sys
+
+from pcp import pmapi
+from cpmapi import PM_CONTEXT_ARCHIVE, PM_CONTEXT_HOST
+
+from .source import reason
+from .text import natural, printable
+
+# libpcp waits for answers by select(2), whose descriptors are below 1024. Each host takes one.
+MAX_HOSTS = 900
+# What pmfind(1) prints above its list, or in its place.
+PMFIND_HEADING = re.compile(r"(Discovered \S+ servers:|No \S+ servers discovered)$")
+# The identifier before a host with --sources of pmfind.
+PMFIND_SOURCE = re.compile(r"[0-9a-f]{40}\s+")
+# What a name is shown without: the protocol and the port that are the default.
+DEFAULTS = re.compile(r"^pcp://|:44321$")
+# The file that each archive has, perhaps compressed.
+METADATA = re.compile(r"(.+)\.meta(\.[a-z0-9]+)?$")
+
+
+class BadList(Exception):
+    """The error for a list that cannot be used. Its text says where and why, and what to do."""
+
+
+class Target(object):
+    """What to ask for a host: its pmcd, or its archives."""
+
+    def __init__(self, name, address, kind=PM_CONTEXT_HOST):
+        self.name, self.address, self.kind = printable(name), address, kind
+        self.is_archive = kind == PM_CONTEXT_ARCHIVE
+
+    def context(self):
+        """Connects, or opens the archives."""
+        return pmapi.pmContext(self.kind, self.address)
+
+
+def read_targets(where):
+    """Returns the hosts of a file, of standard input (-) or of a directory, each once."""
+    try:
+        if where == "-":
+            targets = hosts_in("standard input", sys.stdin)
+        elif os.path.isdir(where):
+            targets = archives_in(where)
+        else:
+            with open(where, encoding="utf-8", errors="replace") as lines:
+                targets = hosts_in(where, lines)
+    except OSError as error:
+        raise BadList("{}: {}: name a file with one host a line, - for standard input, or a directory with archives".format(
+            error.filename or where, error.strerror))
+    targets = list({target.name: target for target in targets}.values())
+    if len(targets) > MAX_HOSTS:
+        raise BadList("{}: {} hosts are too many: one command shows {}; split the list".format(where, len(targets), MAX_HOSTS))
+    return targets
+
+
+def hosts_in(where, lines):
+    """Returns the hosts of a list with one on each line. A # begins a comment."""
+    targets = []
+    for number, line in enumerate(lines, 1):
+        text = re.sub(r"(^|\s)#.*", "", line).strip()
+        if not text or PMFIND_HEADING.match(text):
+            continue
+        address = PMFIND_SOURCE.sub("", text)
+        if len(address.split()) != 1:
+            raise BadList("{}: line {}: {!r}: this is not one host: write one a line, as for pcp -h".format(where, number, text))
+        targets.append(Target(DEFAULTS.sub("", address), address))
+    if not targets:
+        raise BadList("{}: there is no host: write one a line, as for pcp -h".format(where))
+    return targets
+
+
+def archives_in(directory):
+    """Returns the hosts of a directory: each subdirectory with archives is one, and archives in it are told apart by their host."""
+    targets, own = [], {}
+    for name in sorted(os.listdir(directory), key=natural):
+        path = os.path.join(directory, name)
+        found = METADATA.match(name)
+        if found:
+            archive = os.path.join(directory, found.group(1))
+            own.setdefault(host_of(archive), []).append(archive)
+        elif os.path.isdir(path) and any(map(METADATA.match, os.listdir(path))):
+            targets.append(Target(name, path, PM_CONTEXT_ARCHIVE))
+    names = [target.name for target in targets]
+    for host, archives in own.items():
+        name = "{} in {}".format(host, directory) if host in names else host
+        targets.append(Target(name, ",".join(archives), PM_CONTEXT_ARCHIVE))
+    if not targets:
+        raise BadList("{}: there is no archive: name a directory of pmlogger, with one subdirectory for each host".format(directory))
+    return targets
+
+
+def host_of(archive):
+    """Returns the host that an archive is of."""
+    try:
+        return pmapi.pmContext(PM_CONTEXT_ARCHIVE, archive).pmGetArchiveLabel().get_hostname()
+    except pmapi.pmErr as error:
+        raise BadList("{}: {}: remove it from the directory, or repair it with pmlogcheck(1)".format(archive, reason(error)))
