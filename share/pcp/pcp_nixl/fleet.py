@@ -8,24 +8,30 @@ import select
 import shutil
 import sys
 import threading
+from collections import namedtuple
 from time import monotonic, time as current_time
 
 from pcp import pmapi
 from cpmapi import PM_ERR_EOL, PM_MODE_INTERP
 
 from .overview import Failure, HostSource, Overview, Row
-from .source import MissingMetric
+from .peers import PeerRow, PeerTable, open_peers
+from .source import MissingMetric, clock_of, day_of
 
-# Seconds for which a round waits for a host that has not answered, unless PMCD_CONNECT_TIMEOUT says otherwise. The next rounds
-# do not wait for it.
+# Seconds for which a round waits for a host that has not answered, unless PMCD_CONNECT_TIMEOUT says otherwise. The next
+# rounds do not wait for it.
 PATIENCE = 1
+# What is shown: how a source is opened for a target, the class of what one host has in an interval, and of the whole.
+View = namedtuple("View", "open row table")
+HOSTS = View(lambda target: HostSource(target.context()), Row, Overview)
+PEERS = View(open_peers, PeerRow, PeerTable)
 
 
 class Host(object):
     """A host, and what it last answered. Only its thread calls ask()."""
 
-    def __init__(self, target):
-        self.target, self.name = target, target.name
+    def __init__(self, target, view):
+        self.target, self.name, self.view = target, target.name, view
         self.source = self.before = None
         self.since = current_time()
         self.row = Failure(self.name, "it has not answered yet", self.since, self.since)
@@ -36,10 +42,10 @@ class Host(object):
         begun = monotonic()
         try:
             if self.source is None:
-                self.source = HostSource(self.target.context())
+                self.source = self.view.open(self.target)
             now = self.source.sample()
             before, self.before = self.before, now
-            self.row, self.since = Row(self.name, self.source, before, now), current_time()
+            self.row, self.since = self.view.row(self.name, self.source, before, now), current_time()
         except (MissingMetric, pmapi.pmErr) as error:
             took = monotonic() - begun
             if self.source is None and took > PATIENCE and error.args[0] == -errno.ECONNREFUSED:
@@ -59,10 +65,12 @@ class Host(object):
 class ArchivedHost(object):
     """A host whose values are in archives."""
 
-    def __init__(self, target):
-        self.target, self.name, self.before = target, target.name, None
+    def __init__(self, target, view):
+        self.target, self.name, self.view, self.before = target, target.name, view, None
         try:
-            self.source, self.error = HostSource(target.context()), None
+            self.source, self.error = view.open(target), None
+            context = self.source.context
+            self.begin, self.end = float(context.pmGetArchiveLabel().start), float(context.pmGetArchiveEnd())
         except (MissingMetric, pmapi.pmErr) as error:
             self.source, self.error = None, error
 
@@ -74,26 +82,32 @@ class ArchivedHost(object):
         else:
             context.pmSetMode(PM_MODE_INTERP, origin, interval)
 
-    def next(self):
+    def next(self, at):
         """Returns a row for the next time of the archive. It is a failure where the archive has no values."""
+        before, self.before = self.before, None
         if self.error is not None:
-            return Failure(self.name, self.error, None, None)
+            return Failure(self.name, self.error, None, at)
         try:
             now = self.source.sample()
         except pmapi.pmErr as error:
             if error.args[0] != PM_ERR_EOL:
                 raise
-            self.error = "its archive ends before this time"
-            return Failure(self.name, self.error, None, None)
-        before, self.before = self.before, now if now.is_known else None
+            # So it is also before the first sample.
+            text = "its archive begins at {}" if at < self.begin else "its archive ended at {}"
+            time = self.begin if at < self.begin else self.end
+            return Failure(self.name, text.format(day_of(time) + " " + clock_of(time)), None, at)
+        self.before = now if now.is_known else None
         if not now.is_known or before is None:
-            return Failure(self.name, "its archive has none for this time", None, now.timestamp)
-        return Row(self.name, self.source, before, now)
+            return Failure(self.name, "its archive has none for this time", None, at)
+        row = self.view.row(self.name, self.source, before, now)
+        row.timestamp = at
+        return row
 
 
 def parts_of(seconds):
     """Returns whole seconds and nanoseconds."""
-    return int(float(seconds)), int(round(float(seconds) % 1 * 1e6)) * 1000
+    micros = int(round(float(seconds) * 1e6))
+    return micros // 1000000, micros % 1000000 * 1000
 
 
 class Crew(object):
@@ -106,6 +120,7 @@ class Crew(object):
     def __init__(self, hosts):
         self.hosts, self.lock, self.awaited = hosts, threading.Lock(), set()
         self.woken, self.waker = os.pipe()
+        os.set_blocking(self.woken, False)
         allow_descriptors(len(hosts))
         for host in hosts:
             host.orders = queue.Queue()
@@ -160,13 +175,17 @@ class Waiter(object):
             rest = until - monotonic()
             if rest <= 0:
                 return
-            fds = [self.crew.woken] + ([self.keys.fd] if self.keys else [])
-            ready = select.select(fds, [], [], rest)[0]
-            if self.crew.woken in ready:
+            key = None
+            if self.keys:
+                key = self.keys.next(rest, [self.crew.woken])
+            else:
+                select.select([self.crew.woken], [], [], rest)
+            try:
                 os.read(self.crew.woken, 4096)
-            if self.keys and self.keys.fd in ready:
-                for key in self.keys.read():
-                    self.on_key(key)
+            except BlockingIOError:
+                pass
+            if key is not None:
+                self.on_key(key)
 
 
 def patience():
@@ -177,14 +196,16 @@ def patience():
         return PATIENCE
 
 
-def run_hosts(options, targets, screen=None):
+def run_hosts(options, targets, view=HOSTS, screen=None):
     """Reports of live hosts until the requested number of reports ends. Returns True if a host has answered."""
     wanted = 1 if options.once else options.pmGetOptionSamples()
     finish = float(options.pmGetOptionFinish()) if options.pmGetOptionFinishOptarg() else float("inf")
-    interval = float(options.pmGetOptionInterval() or options.delta)
-    crew = Crew([Host(target) for target in targets])
+    interval = float(options.interval())
+    crew = Crew([Host(target, view) for target in targets])
     waiter = Waiter(crew, screen and screen.keys, screen and screen.key)
     has_answer, reports = False, 0
+    if screen:
+        screen.begin(interval)
     # The samples from which the first rates are.
     begun = monotonic()
     crew.begin()
@@ -196,49 +217,45 @@ def run_hosts(options, targets, screen=None):
         waiter.wait(begun + patience(), for_round=True)
         rows = [host.outcome() for host in crew.hosts]
         has_answer = has_answer or any(row.error is None for row in rows)
-        overview = Overview(rows, current_time(), options.key)
+        table = view.table(rows, current_time(), options.key)
         if screen:
-            screen.draw(overview)
+            screen.draw(table)
         else:
-            show(overview, options, reports)
+            show(table, options, reports)
         reports += 1
         if current_time() > finish:
             break
     return has_answer
 
 
-def run_archives(options, targets):
+def run_archives(options, targets, view=HOSTS):
     """Reports of archived hosts, one for each interval. Returns the number of reports."""
-    hosts = [ArchivedHost(target) for target in targets]
+    hosts = [ArchivedHost(target, view) for target in targets]
     open_hosts = [host for host in hosts if host.source]
     if not open_hosts:
         raise hosts[0].error
     options.set_window(open_hosts[0].source.context)
-    interval = options.pmGetOptionInterval() or pmapi.timeval(options.delta, 0)
+    interval = options.interval()
     for host in open_hosts:
         host.start(options.pmGetOptionOrigin(), interval)
     wanted = 1 if options.once else options.pmGetOptionSamples()
     finish = float(options.pmGetOptionFinish())
     at, reports = float(options.pmGetOptionOrigin()), 0
     while (not wanted or reports < wanted) and at <= finish:
-        rows = [host.next() for host in hosts]
-        if all(host.error for host in hosts):
-            break
+        rows = [host.next(at) for host in hosts]
         if any(row.error is None for row in rows):
-            for row in rows:
-                row.timestamp = at
-            show(Overview(rows, at, options.key, has_date=True), options, reports)
+            show(view.table(rows, at, options.key, has_date=True), options, reports)
             reports += 1
         at += float(interval)
     return reports
 
 
-def show(overview, options, reports):
+def show(table, options, reports):
     """Prints one report, below the ones before."""
     if options.json:
-        print(overview.json())
+        print(table.json())
     else:
         # Without a terminal, lines have no maximum width unless COLUMNS is set.
         width = shutil.get_terminal_size((80 if sys.stdout.isatty() else sys.maxsize, 24)).columns
-        print(("\n" if reports else "") + "\n".join(overview.lines(width)))
+        print(("\n" if reports else "") + "\n".join(table.lines(width)))
     sys.stdout.flush()

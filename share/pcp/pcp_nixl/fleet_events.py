@@ -67,7 +67,7 @@ def run_host_events(options, targets):
     hosts = [EventHost(target) for target in targets]
     wanted = 1 if options.once else options.pmGetOptionSamples()
     finish = float(options.pmGetOptionFinish()) if options.pmGetOptionFinishOptarg() else float("inf")
-    interval = float(options.pmGetOptionInterval() or options.delta)
+    interval = float(options.interval())
     crew, readings, has_answer = Crew(hosts), 0, False
     waiter = Waiter(crew)
     while not wanted or readings < wanted:
@@ -88,7 +88,7 @@ def run_host_events(options, targets):
 
 
 def run_archive_events(options, targets):
-    """Prints the events in the archives of all hosts. Returns True if an archive has events at all: none in the time is no failure."""
+    """Prints the events in the archives of all hosts. Returns True if an archive logs events, even if it has none."""
     hosts = [EventHost(target) for target in targets]
     for host in hosts:
         try:

@@ -7,7 +7,6 @@ import sys
 from pcp import pmapi
 from cpmapi import PM_CONTEXT_ARCHIVE, PM_CONTEXT_HOST
 
-from .source import reason
 from .text import natural, printable
 
 # libpcp waits for answers by select(2), whose descriptors are below 1024. Each host takes one.
@@ -32,10 +31,20 @@ class Target(object):
     def __init__(self, name, address, kind=PM_CONTEXT_HOST):
         self.name, self.address, self.kind = printable(name), address, kind
         self.is_archive = kind == PM_CONTEXT_ARCHIVE
+        self.opened = None
 
     def context(self):
         """Connects, or opens the archives."""
-        return pmapi.pmContext(self.kind, self.address)
+        opened, self.opened = self.opened, None
+        return opened or pmapi.pmContext(self.kind, self.address)
+
+    def can_open(self):
+        """Returns True if the archives can be opened. They then stay open for context()."""
+        try:
+            self.opened = self.context()
+        except pmapi.pmErr:
+            return False
+        return True
 
 
 def read_targets(where):
@@ -74,7 +83,7 @@ def hosts_in(where, lines):
 
 
 def archives_in(directory):
-    """Returns the hosts of a directory: each subdirectory with archives is one, and archives in it are told apart by their host."""
+    """Returns the hosts of a directory: each subdirectory with archives, and the hosts of archives in it."""
     targets, own = [], {}
     for name in sorted(os.listdir(directory), key=natural):
         path = os.path.join(directory, name)
@@ -89,13 +98,14 @@ def archives_in(directory):
         name = "{} in {}".format(host, directory) if host in names else host
         targets.append(Target(name, ",".join(archives), PM_CONTEXT_ARCHIVE))
     if not targets:
-        raise BadList("{}: there is no archive: name a directory of pmlogger, with one subdirectory for each host".format(directory))
+        raise BadList("{}: there is no archive: name a directory of pmlogger, with one subdirectory for each host".format(
+            directory))
     return targets
 
 
 def host_of(archive):
-    """Returns the host that an archive is of."""
+    """Returns the host that an archive is of, or the name of the archive if that cannot be read."""
     try:
         return pmapi.pmContext(PM_CONTEXT_ARCHIVE, archive).pmGetArchiveLabel().get_hostname()
-    except pmapi.pmErr as error:
-        raise BadList("{}: {}: remove it from the directory, or repair it with pmlogcheck(1)".format(archive, reason(error)))
+    except pmapi.pmErr:
+        return os.path.basename(archive)

@@ -4,21 +4,26 @@ import sys
 
 import cpmapi
 from pcp import pmapi
-from cpmapi import PM_CONTEXT_ARCHIVE, PM_CONTEXT_HOST, PM_ERR_NOCONTEXT, PM_OPTFLAG_MULTI
+from cpmapi import PM_CONTEXT_ARCHIVE, PM_ERR_NOCONTEXT, PM_OPTFLAG_MULTI
 
 from . import overview
-from .host_list import BadList, read_targets
+from .host_list import BadList, Target, read_targets
 from .report import COLUMN_HELP, DEFAULT_KEY, KEYS
+
+# Default interval of --peers: pmdanixl reads sockets every 10 s.
+PEERS_SECONDS = 10
 
 
 class Options(pmapi.pmOptions):
     """The command line."""
 
     def __init__(self):
-        pmapi.pmOptions.__init__(self, "1A:a:eh:H:jk:O:s:S:t:T:VzZ:?")
-        self.once, self.json, self.events = False, False, False
+        pmapi.pmOptions.__init__(self, "1A:a:eh:H:jk:O:ps:S:t:T:VzZ:?")
+        self.once, self.json, self.events, self.peers = False, False, False, False
         # The word of --sort, the key of its column, and the targets of --hosts.
         self.word = self.key = self.targets = None
+        # Those of the targets that are archives and can be opened.
+        self.archives = []
         self.error, self.has_start = None, False
         self.pmSetOverrideCallback(self.override)
         self.pmSetOptionCallback(self.option)
@@ -38,18 +43,20 @@ class Options(pmapi.pmOptions):
         self.pmSetLongOptionHeader("Reporting options")
         self.pmSetLongOption("once", 0, "1", "", "report once, after one interval, and exit")
         self.pmSetLongOption("events", 0, "e", "", "print what happened, one line for each event, instead of reports")
-        self.pmSetLongOption("hosts", 1, "H", "HOSTS", "report many hosts, one line each: a file of hosts, -, or a directory of archives")
+        self.pmSetLongOption(
+            "hosts", 1, "H", "HOSTS", "report many hosts, one line each: a file of hosts, -, or a directory of archives")
         self.pmSetLongOption("json", 0, "j", "", "report in JSON, one line for each interval")
+        self.pmSetLongOption("peers", 0, "p", "", "report who talks to whom over TCP")
         self.pmSetLongOption("sort", 1, "k", "COLUMN", "sort by " + ", ".join(sorted(KEYS)) + " (default: server)")
         self.pmSetLongOptionHeader("Columns (all of them are in pcp-nixl(1))")
         for head, text in COLUMN_HELP:
             self.pmSetLongOptionText("  {:8}{}".format(head, text))
 
     def override(self, opt):
-        """Notes that the start was chosen. The standard options stay as they are, except for -H."""
+        """Notes that the start was chosen. The standard options stay as they are, except for -H and -p."""
         self.has_start = self.has_start or opt == "S"
-        # Other clients have another -H.
-        return opt == "H"
+        # Other clients have another -H and -p.
+        return opt in ("H", "p")
 
     def option(self, opt, optarg, index):
         """Handles an option that only this client has."""
@@ -60,6 +67,8 @@ class Options(pmapi.pmOptions):
             self.events = True
         elif opt == "j":
             self.json = True
+        elif opt == "p":
+            self.peers = True
         elif opt == "k":
             self.word = optarg
         elif opt == "H":
@@ -70,9 +79,10 @@ class Options(pmapi.pmOptions):
                 return
             # Each archive is a context of its own, and the time window is that of all of them.
             self.pmSetOptionFlags(PM_OPTFLAG_MULTI)
-            for target in self.targets:
-                if target.is_archive:
-                    self.pmSetOptionArchive(target.address)
+            # One that cannot be opened has a line that says so, and must not end libpcp's search for the window.
+            self.archives = [target for target in self.targets if target.is_archive and target.can_open()]
+            for target in self.archives:
+                self.pmSetOptionArchive(target.address)
 
     def parse(self):
         """Reads the command line. The text of a mistake is in `error`, or libpcp has it."""
@@ -82,26 +92,33 @@ class Options(pmapi.pmOptions):
         if self.word:
             self.key = keys.get(self.word.lower())
             if self.key is None:
-                self.error = self.error or "--sort {}: there is no such column; use one of {}".format(self.word, ", ".join(sorted(keys)))
+                known = ", ".join(sorted(keys))
+                self.error = self.error or "--sort {}: there is no such column; use one of {}".format(self.word, known)
         elif self.targets is None:
             self.key = DEFAULT_KEY
+        if self.peers and (self.events or self.word):
+            self.error = self.error or "--peers: leave out --events and --sort: pairs are sorted by their bytes"
         unused = self.pmGetOperands()
         if unused:
             self.error = self.error or "{}: there is no such argument; options begin with a hyphen".format(unused[0])
-        if self.targets and (self.pmGetOptionHosts() or len(self.pmGetOptionArchives() or []) != len(self.archives())):
+        if self.targets and (self.pmGetOptionHosts() or len(self.pmGetOptionArchives() or []) != len(self.archives)):
             self.error = self.error or "--hosts: it has all hosts; leave out -h and -a"
 
-    def archives(self):
-        """Returns those of the targets that are archives."""
-        return [target for target in self.targets if target.is_archive]
+    def interval(self):
+        """Returns the interval between samples."""
+        return self.pmGetOptionInterval() or pmapi.timeval(PEERS_SECONDS if self.peers else self.delta, 0)
+
+    def target(self):
+        """Returns the one host or archive."""
+        archives, hosts = self.pmGetOptionArchives(), self.pmGetOptionHosts()
+        if archives:
+            return Target(archives[0], archives[0], PM_CONTEXT_ARCHIVE)
+        host = hosts[0] if hosts else "local:"
+        return Target(host, host)
 
     def context(self):
         """Connects to the one host, or opens the archive, and completes the time window."""
-        archives, hosts = self.pmGetOptionArchives(), self.pmGetOptionHosts()
-        if archives:
-            context = pmapi.pmContext(PM_CONTEXT_ARCHIVE, archives[0])
-        else:
-            context = pmapi.pmContext(PM_CONTEXT_HOST, hosts[0] if hosts else "local:")
+        context = self.target().context()
         self.set_window(context)
         return context
 

@@ -2,6 +2,8 @@
 """The report of many hosts: one line for each host, or JSON."""
 import json
 
+from cpmapi import PM_ERR_AGAIN
+
 from .report import FALLBACK_SHARE, SLOW_RATIO, Column, percent
 from .source import METRICS, PROCESS_SHARE, TEXTS, MissingMetric, NoValues, Source, clock_of, day_of, reason
 from .text import cut, duration, fitted, natural, printable, scaled, text_width, total
@@ -131,6 +133,9 @@ class Failure(object):
         else:
             # Without the address, which the line has.
             self.error = error if isinstance(error, str) else reason(type(error)(error.args[0]))
+            if not isinstance(error, str) and error.args[0] == PM_ERR_AGAIN:
+                # The text of one host is too long for a line.
+                self.error = "pmdanixl reads nothing yet: see its log"
             # What pmcd says in place of pmdanixl is clear only to who knows that.
             if isinstance(error, NoValues) and not self.error.startswith("pmdanixl"):
                 self.error = "pmdanixl does not answer: " + self.error
@@ -197,18 +202,22 @@ class Overview(object):
         """Returns the line with the sums, and one that counts the hosts that stand out."""
         answering = [row for row in self.rows if row.error is None]
         parts = ["{} of {} host{}".format(len(answering), len(self.rows), "" if len(self.rows) == 1 else "s")]
-        parts.append((day_of(self.timestamp) + " " if self.has_date else "") + clock_of(self.timestamp))
+        parts.append(clock_of(self.timestamp))
         for word, key in (("tx", "tx_rate"), ("rx", "rx_rate")):
             rates = [getattr(row, key) for row in answering if getattr(row, key) is not None]
             parts.append("{} {}B/s".format(word, scaled(sum(rates)) if rates else "-"))
         known = [row for row in answering if row.agents is not None]
-        parts.append("{} of {} agents live".format(sum(row.live for row in known), sum(row.agents for row in known)))
+        counts = [sum(getattr(row, key) for row in known) if known else "-" for key in ("live", "agents")]
+        parts.append("{} of {} agents live".format(*counts))
         counts = [sum(map(bool, marks)) for marks in zip(*[row.marks() for row in self.rows])]
         words = ["{} {}".format(word, count) for word, count in zip(MARKS, counts) if count]
-        return [cut("  ".join(parts), width), cut("hosts that stand out: " + (", ".join(words) or "none"), width)]
+        if self.has_date and text_width("  ".join(parts)) + len("2000-01-01 ") <= width:
+            parts[1] = "{} {}".format(day_of(self.timestamp), parts[1])
+        # Only whole parts are left out: a shortened number would be wrong.
+        return [whole("", parts, "  ", width), whole("standing out: ", words or ["none"], ", ", width)]
 
     def shown(self, height, chosen):
-        """Returns the rows that fit on a screen of this height, the chosen one among them, or all rows without a height."""
+        """Returns the rows that fit on a screen of this height, with the chosen one, or all rows without a height."""
         if not height or len(self.rows) + OTHER_LINES - 1 <= height:
             return self.rows
         room = max(height - OTHER_LINES, 1)
@@ -251,6 +260,14 @@ class Overview(object):
             head = {"host": row.name, "hostname": row.host, "timestamp": row.timestamp, "interval": row.interval}
             lines.append(json.dumps(dict(head, **row.json())))
         return "\n".join(lines)
+
+
+def whole(head, parts, between, width):
+    """Returns as many of the parts as a line has room for, or what it has of the first."""
+    left = list(parts)
+    while len(left) > 1 and text_width(head + between.join(left)) > width:
+        left.pop()
+    return cut(head + between.join(left), width)
 
 
 def rising(value):

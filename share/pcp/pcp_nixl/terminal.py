@@ -39,10 +39,12 @@ class Keys(object):
     """The keys of a terminal, without echo, each as soon as it is typed."""
 
     def __init__(self, fd):
-        self.fd, self.saved, self.handlers = fd, termios.tcgetattr(fd), {}
+        self.fd, self.saved, self.handlers, self.typed = fd, termios.tcgetattr(fd), {}, []
 
     def __enter__(self):
-        for number, handler in [(number, self.end) for number in ENDS] + [(signal.SIGTSTP, self.stop), (signal.SIGCONT, self.take)]:
+        handlers = dict.fromkeys(ENDS, self.end)
+        handlers.update({signal.SIGTSTP: self.stop, signal.SIGCONT: self.take})
+        for number, handler in handlers.items():
             self.handlers[number] = signal.signal(number, handler)
         self.take()
         return self
@@ -81,6 +83,12 @@ class Keys(object):
         os.kill(os.getpid(), number)
         signal.signal(number, self.stop)
 
+    def next(self, seconds, others=()):
+        """Returns the next key, or None: after a time, or if another descriptor can be read."""
+        if not self.typed and self.fd in select.select([self.fd, *others], [], [], seconds)[0]:
+            self.typed = self.read()
+        return self.typed.pop(0) if self.typed else None
+
     def read(self):
         """Returns the keys that were typed. The end of the terminal is the wish to leave."""
         data = os.read(self.fd, 1024)
@@ -111,14 +119,19 @@ class Screen(object):
         self.keys, self.targets, self.show_host = keys, {target.name: target for target in targets}, show_host
         self.overview = self.chosen = None
 
+    @staticmethod
+    def begin(interval):
+        """Says when the first report comes, if that is not soon."""
+        if interval > 2:
+            print("{}the first report comes after {:g} s".format(CLEAR, interval), flush=True)
+
     def draw(self, overview=None):
         """Draws the overview, or the last one again."""
         self.overview = overview or self.overview
         if self.overview is None:
             return
-        names = [row.name for row in self.overview.rows]
-        if self.chosen not in names and self.keys:
-            self.chosen = names[0]
+        if self.keys and self.chosen is None:
+            self.chosen = self.overview.rows[0].name
         width, height = shutil.get_terminal_size((80, 24))
         print(CLEAR + "\n".join(self.overview.lines(width, height, self.chosen)), end="", flush=True)
 
@@ -180,5 +193,5 @@ class Screen(object):
             rest = until - monotonic()
             if rest <= 0:
                 return
-            if select.select([self.keys.fd], [], [], min(rest, 3600))[0] and any(key in LEAVE for key in self.keys.read()):
+            if self.keys.next(min(rest, 3600)) in LEAVE:
                 raise Leave()

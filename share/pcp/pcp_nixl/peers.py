@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The option --peers: who talks to whom over TCP, one line for each pair."""
+import json
+import socket
+from ipaddress import ip_address
+
+from pcp import pmapi
+
+from .overview import Failure, failure_text
+from .report import SLOW_RATIO
+from .source import METRICS, TEXTS, Source, clock_of, day_of, lookup_names
+from .text import cut, duration, fitted, natural, printable, scaled, text_width
+
+# Of each peer of an agent. The instance is AGENT::ADDRESS, and a name of an agent has no colon.
+OF_PEERS = {
+    "peer_tx": "nixl.agent.peer.tcp.tx_bytes",
+    "peer_rx": "nixl.agent.peer.tcp.rx_bytes",
+    "retransmits": "nixl.agent.peer.tcp.retransmits",
+    "rtt": "nixl.agent.peer.tcp.rtt",
+}
+# Of the host: that it has pmdanixl, and for each agent, what names it.
+OF_HOST = {"tx_bytes": METRICS["tx_bytes"], "server": TEXTS["server"], "rank": TEXTS["rank"]}
+# Addresses of the host, of PCP's PMDA for Linux. IPv6 addresses have a prefix length.
+ADDRESSES = {"inet": "network.interface.inet_addr", "inet6": "network.interface.ipv6_addr"}
+# Bytes of a segment. Pairs of which more than LOSSY_SHARE of the bytes is sent again are marked.
+SEGMENT = 1460
+LOSSY_SHARE = 0.01
+NOTE = "over TCP; traffic over RDMA, NVLink and shared memory has no peers"
+# Widths of the columns after FROM and TO.
+WIDTHS = (("TX/s", 5), ("RX/s", 5), ("RETRANS/s", 9), ("RTT", 7))
+
+
+class PeerSource(Source):
+    """The peers of the agents of a host, and the addresses of the host."""
+
+    def __init__(self, context):
+        Source.__init__(self, context, dict(OF_HOST, **OF_PEERS))
+        self.addresses, self.agents, self.pairs = self.own_addresses(), {}, {}
+
+    def own_addresses(self):
+        """Returns the addresses of the interfaces. There are none without PCP's PMDA for Linux, or in an archive."""
+        if self.is_archive or len(lookup_names(self.context, list(ADDRESSES.values()))) < len(ADDRESSES):
+            return set()
+        try:
+            found = Source(self.context, ADDRESSES, "inet").sample()
+        except pmapi.pmErr:
+            return set()
+        values = [value for metric in found.values.values() for value in metric.values()]
+        return {address for address in map(plain, values) if address}
+
+    def sample(self):
+        """Returns the current values, and reads names if an agent or a peer is new."""
+        sample = Source.sample(self)
+        if not sample.instances() <= self.agents.keys():
+            self.agents = self.names("tx_bytes")
+        if not set(sample.values.get("peer_tx", {})) <= self.pairs.keys():
+            self.pairs = self.names("peer_tx")
+        return sample
+
+
+def plain(text):
+    """Returns an address without its prefix length, in its usual form, or None if it is not one."""
+    try:
+        return str(ip_address(text.split("/")[0].split("%")[0]))
+    except ValueError:
+        return None
+
+
+def addresses_of(target):
+    """Returns the addresses of the host that a specification names, by the resolver. It may take long."""
+    if target.is_archive:
+        return set()
+    name = target.name[1:].split("]")[0] if target.name.startswith("[") else target.name.split(":")[0]
+    try:
+        return {plain(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except (OSError, UnicodeError):
+        return set()
+
+
+def open_peers(target):
+    """Connects to a host, or opens its archives, and finds its addresses."""
+    source = PeerSource(target.context())
+    source.addresses |= addresses_of(target)
+    return source
+
+
+class PeerRow(object):
+    """The peers of the agents of one host in an interval."""
+
+    error = None
+
+    def __init__(self, name, source, before, now):
+        self.name, self.host, self.timestamp = name, source.host, now.timestamp
+        self.interval = now.timestamp - before.timestamp if before else None
+        # 127.0.0.1 is every host, for itself.
+        self.addresses = {address for address in source.addresses if not ip_address(address).is_loopback}
+        self.pairs = []
+        for inst in now.values.get("peer_tx", {}):
+            if inst in source.pairs:
+                self.pairs.append(self.pair(source, inst, before, now))
+
+    def pair(self, source, inst, before, now):
+        """Returns the figures of an agent and one of its peers."""
+        agent, _, address = source.pairs[inst].partition("::")
+        ids = [number for number, name in source.agents.items() if name == agent]
+        server = " ".join(printable(now.value(text, ids[0]) or "") for text in ("server", "rank")).strip() if ids else ""
+        pair = {"agent": agent, "server": server or None, "address": plain(address) or address, "to_host": None, "to_agent": None}
+        for key in ("peer_tx", "peer_rx", "retransmits"):
+            values = [sample.value(key, inst) if sample else None for sample in (before, now)]
+            known = None not in values and values[1] >= values[0] and self.interval
+            pair[key] = (values[1] - values[0]) / self.interval if known else None
+        pair["rtt"] = now.value("rtt", inst)
+        return pair
+
+
+def resolve(rows):
+    """Finds the host, and if only one agent can be meant, the agent behind each address."""
+    owners = {}
+    for row in rows:
+        for address in row.addresses:
+            owners.setdefault(address, []).append(row)
+    for row in rows:
+        for pair in row.pairs:
+            pair["to"] = row if is_loopback(pair["address"]) else one(owners.get(pair["address"], []))
+    for row in rows:
+        for pair in row.pairs:
+            other = pair["to"]
+            if other is None:
+                continue
+            pair["to_host"] = other.name
+            # The agents of the other host that have this host among their peers, without the agent itself.
+            back = {answer["agent"]: answer for answer in other.pairs if answer["to"] is row}
+            if other is row:
+                back.pop(pair["agent"], None)
+            answer = one(list(back.values()))
+            if answer:
+                pair["to_agent"], pair["to_server"] = answer["agent"], answer["server"]
+
+
+def one(found):
+    """Returns the only element of a list, or None."""
+    return found[0] if len(found) == 1 else None
+
+
+def is_loopback(address):
+    """Returns True for an address of the host itself, for every host."""
+    return plain(address) is not None and ip_address(plain(address)).is_loopback
+
+
+class PeerTable(object):
+    """The pairs of all hosts in one interval."""
+
+    def __init__(self, rows, timestamp, key=None, has_date=False):
+        # pylint: disable=unused-argument
+        self.timestamp, self.has_date = timestamp, has_date
+        self.failures = sorted((row for row in rows if row.error is not None), key=lambda row: natural(row.name))
+        self.rows = sorted((row for row in rows if row.error is None), key=lambda row: natural(row.name))
+        self.has_hosts = len(rows) > 1
+        if not self.has_hosts:
+            # One host or archive has no name of a list.
+            for row in self.rows:
+                row.name = row.host
+        resolve(self.rows)
+        self.pairs = [(row, pair) for row in self.rows for pair in row.pairs]
+        times = sorted(pair["rtt"] for _, pair in self.pairs if pair["rtt"] is not None)
+        # Of an even number, the lower of the two in the middle, as for peer_ratio.
+        median = times[(len(times) - 1) // 2] if times else None
+        for _, pair in self.pairs:
+            pair["slow"] = pair["rtt"] is not None and pair["rtt"] > SLOW_RATIO * median
+            again = (pair["retransmits"] or 0) * SEGMENT
+            pair["lossy"] = again > 0 and again > LOSSY_SHARE * (pair["peer_tx"] or 0)
+        self.pairs.sort(key=lambda one_pair: -((one_pair[1]["peer_tx"] or 0) + (one_pair[1]["peer_rx"] or 0)))
+
+    def names(self, row, pair):
+        """Returns the texts of FROM and TO."""
+        own = pair["server"] or pair["agent"]
+        target = pair["address"]
+        if pair["to_host"] is not None and (self.has_hosts or pair["to_agent"]):
+            agent = pair.get("to_server") or pair["to_agent"]
+            target = " ".join(filter(None, (pair["to_host"] if self.has_hosts else None, agent or "({})".format(target))))
+        return ("{} {}".format(row.name, own) if self.has_hosts else own), target
+
+    def lines(self, width, height=None, chosen=None):
+        """Returns the table as lines of this width, as many as the screen has."""
+        # pylint: disable=unused-argument
+        # Some terminals wrap after the last cell.
+        width -= 1
+        clock = (day_of(self.timestamp) + " " if self.has_date else "") + clock_of(self.timestamp)
+        what = "{} of {} hosts".format(len(self.rows), len(self.rows) + len(self.failures)) if self.has_hosts else "peers"
+        heading = "{}  {}  {} pair{}".format(what, clock, len(self.pairs), "" if len(self.pairs) == 1 else "s")
+        lines = [cut(heading, width), cut(NOTE, width)]
+        names = [self.names(row, pair) for row, pair in self.pairs]
+        room = max(width - sum(size + 1 for _, size in WIDTHS) - 1, 2)
+        longest = [max([text_width(name[side]) for name in names] + [4]) for side in (0, 1)]
+        # Half of the line for each, and what one does not need for the other.
+        first = min(longest[0], max(room // 2, room - longest[1]))
+        second = min(longest[1], room - first)
+        head = [fitted("FROM", first), fitted("TO", second)] + [word.rjust(size) for word, size in WIDTHS]
+        lines.append(cut(" ".join(head), width))
+        lines += [failure_text(row, text_width(row.name), width) for row in self.failures]
+        for (_, pair), texts in zip(self.pairs, names):
+            cells = [fitted(texts[0], first), fitted(texts[1], second)]
+            again = scaled(pair["retransmits"]) + ("!" if pair["lossy"] else "")
+            time = duration(pair["rtt"]) + ("!" if pair["slow"] else "")
+            values = (scaled(pair["peer_tx"]), scaled(pair["peer_rx"]), again, time)
+            lines.append(cut(" ".join(cells + [text.rjust(size) for text, (_, size) in zip(values, WIDTHS)]), width))
+        if not self.pairs:
+            lines.append("no peers: no agent has TCP connections, or proc_facts is false (nixl.conf(5))")
+        if height and len(lines) > height:
+            rest = len(lines) - height + 1
+            lines[height - 1:] = ["... and {} more".format(rest)]
+        return lines
+
+    def json(self):
+        """Returns one line of JSON for each host."""
+        lines = []
+        for row in self.failures:
+            lines.append({"host": row.name, "timestamp": row.timestamp, "error": row.error, "since": row.since})
+        for row in self.rows:
+            peers = []
+            for pair in (pair for owner, pair in self.pairs if owner is row):
+                own = {key: pair[key] for key in ("agent", "server", "address", "to_host", "to_agent")}
+                own["to_server"] = pair.get("to_server")
+                own.update({"tx_bytes_per_second": pair["peer_tx"], "rx_bytes_per_second": pair["peer_rx"]})
+                own.update({"retransmits_per_second": pair["retransmits"], "rtt_us": pair["rtt"]})
+                own.update({"slow": pair["slow"], "lossy": pair["lossy"]})
+                peers.append(own)
+            head = {"host": row.name, "hostname": row.host, "timestamp": row.timestamp, "interval": row.interval}
+            lines.append(dict(head, peers=peers))
+        return "\n".join(map(json.dumps, lines))
