@@ -3,7 +3,11 @@
 //! `pcp nixl`: output for archives, a live pmcd and a terminal, and messages if there is no data.
 
 mod columns;
+mod host_lists;
+mod hosts;
+mod hosts_screen;
 mod live;
+mod peers;
 mod screen;
 mod servers;
 

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+//! `pcp nixl --hosts` on a terminal: keys, the report of one host, and the state of the terminal afterwards.
+
+use super::hosts::Hosts;
+use super::pcp;
+use crate::support::{Home, Pmcd, soon};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+/// Begin of a screen.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+/// `pcp nixl --hosts` on a terminal of twelve lines, and then the state of the terminal. Dropping it ends the command.
+struct Terminal {
+    script: Child,
+    typescript: PathBuf,
+}
+
+impl Terminal {
+    /// Starts the command with its process id in a file.
+    fn start(home: &Home, pmcd: &Pmcd, hosts: &Hosts, name: &str) -> Self {
+        let list = hosts.list(home, &[]);
+        let typescript = home.path(name);
+        let mut script = pcp(home, pmcd.tool("script"));
+        script.env("LINES", "12").env("TERM", "xterm");
+        script.env("PMCD_CONNECT_TIMEOUT", "1");
+        // Ctrl-C is of the command only, and the shell goes on.
+        let command = format!(
+            "trap : INT; sh -c 'echo $$ >{0}.pid; exec pcp nixl -t 0.2 -H {1}'; echo \"status $?\"; stty -a",
+            typescript.display(),
+            list.display()
+        );
+        script.args(["-qfec", &command]).arg(&typescript);
+        let script = script.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        Self {
+            script: script.expect("it starts"),
+            typescript,
+        }
+    }
+
+    /// Types keys.
+    fn keys(&mut self, keys: &str) {
+        let input = self.script.stdin.as_mut().expect("piped");
+        input.write_all(keys.as_bytes()).expect("it reads");
+        input.flush().expect("it reads");
+    }
+
+    /// Waits until a screen that is complete has this text, or until the output after the last screen has it.
+    fn shows(&self, part: &str) {
+        let mut drawn = String::new();
+        let found = soon(|| {
+            drawn = std::fs::read_to_string(&self.typescript).unwrap_or_default();
+            let (_, last) = drawn.rsplit_once(CLEAR)?;
+            last.contains(part).then_some(())
+        });
+        let last = drawn.rsplit(CLEAR).next();
+        assert!(found.is_some(), "{part:?} is not in {last:?}");
+    }
+
+    /// Waits for the end of the command, and checks that the terminal has echo and edits lines, as before.
+    fn ends_with(&self, status: i32) {
+        self.shows(&format!("\nstatus {status}\r\n"));
+        for setting in [" icanon ", " echo "] {
+            self.shows(setting);
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // The terminal ends with its input, and the command with its terminal.
+        drop(self.script.stdin.take());
+        let _ = self.script.kill();
+        let _ = self.script.wait();
+    }
+}
+
+/// Line of a host in reverse video.
+fn chosen(name: &str) -> String {
+    format!("\x1b[7m{name} ")
+}
+
+#[test]
+fn keys_choose_a_host_whose_report_enter_shows() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let _ring = home.new_ring("steady", 64);
+    pmcd.becomes(&[("steady", 0)]);
+    let hosts = Hosts::start(&pmcd, [2, 2, 1]);
+    let [answering, refusing, silent] = &hosts.names;
+    let mut terminal = Terminal::start(&home, &pmcd, &hosts, "keys");
+    // Those that do not answer come first.
+    terminal.shows("2 of 5 hosts  ");
+    terminal.keys("\x1b[5~");
+    terminal.shows(&chosen(&refusing[0]));
+    for key in ["j", "\x1b[B", "\x1bOB", "k", "\x1b[A", "j"] {
+        terminal.keys(key);
+    }
+    terminal.shows(&chosen(&silent[0]));
+    // A host that keeps its client waiting is left at once.
+    terminal.keys("\r");
+    terminal.shows(&format!("{}  ", silent[0]));
+    terminal.shows("q: back to all hosts");
+    terminal.keys("q");
+    terminal.shows(&chosen(&silent[0]));
+    terminal.keys("\x1b[6~");
+    terminal.shows(&chosen(&answering[1]));
+    terminal.keys("\r");
+    terminal.shows("\r\nAGENT ");
+    terminal.shows("\r\nsteady ");
+    terminal.keys("\x1b");
+    terminal.shows(&chosen(&answering[1]));
+    terminal.keys("\x1b[5~\r");
+    terminal.shows("Connection refused\r\nq: back");
+    terminal.keys("q");
+    terminal.shows(&chosen(&refusing[0]));
+    terminal.keys("q");
+    terminal.ends_with(0);
+}
+
+#[test]
+fn terminal_is_restored_after_escape_and_signals() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let hosts = Hosts::start(&pmcd, [1, 0, 1]);
+    for (name, key, status) in [("escape", "\x1b", 0), ("interrupt", "\x03", 0)] {
+        let mut terminal = Terminal::start(&home, &pmcd, &hosts, name);
+        terminal.shows("1 of 2 hosts  ");
+        terminal.keys(key);
+        terminal.ends_with(status);
+    }
+    let terminal = Terminal::start(&home, &pmcd, &hosts, "terminated");
+    terminal.shows("1 of 2 hosts  ");
+    let pid = std::fs::read_to_string(home.path("terminated.pid")).expect("written");
+    let pid = nix::unistd::Pid::from_raw(pid.trim().parse().expect("a pid"));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it runs");
+    terminal.ends_with(143);
+}
