@@ -110,7 +110,7 @@ def parts_of(seconds):
     return micros // 1000000, micros % 1000000 * 1000
 
 
-class Crew(object):
+class ThreadPool(object):
     """A thread for each host.
 
     libpcp 6.0.3 holds no lock while it connects or waits for an answer, and ctypes releases Python's: 20 hosts that do not
@@ -166,22 +166,22 @@ def allow_descriptors(count):
 class Waiter(object):
     """Waits for a time or for the end of a round. Keys that are typed meanwhile are handled."""
 
-    def __init__(self, crew, keys=None, on_key=None):
-        self.crew, self.keys, self.on_key = crew, keys, on_key
+    def __init__(self, pool, keys=None, on_key=None):
+        self.pool, self.keys, self.on_key = pool, keys, on_key
 
     def wait(self, until, for_round=False):
         """Returns at a time of the monotonic clock, or when all hosts of the round have answered."""
-        while not (for_round and self.crew.is_done()):
+        while not (for_round and self.pool.is_done()):
             rest = until - monotonic()
             if rest <= 0:
                 return
             key = None
             if self.keys:
-                key = self.keys.next(rest, [self.crew.woken])
+                key = self.keys.next(rest, [self.pool.woken])
             else:
-                select.select([self.crew.woken], [], [], rest)
+                select.select([self.pool.woken], [], [], rest)
             try:
-                os.read(self.crew.woken, 4096)
+                os.read(self.pool.woken, 4096)
             except BlockingIOError:
                 pass
             if key is not None:
@@ -201,21 +201,21 @@ def run_hosts(options, targets, view=HOSTS, screen=None):
     wanted = 1 if options.once else options.pmGetOptionSamples()
     finish = float(options.pmGetOptionFinish()) if options.pmGetOptionFinishOptarg() else float("inf")
     interval = float(options.interval())
-    crew = Crew([Host(target, view) for target in targets])
-    waiter = Waiter(crew, screen and screen.keys, screen and screen.key)
+    pool = ThreadPool([Host(target, view) for target in targets])
+    waiter = Waiter(pool, screen and screen.keys, screen and screen.key)
     has_answer, reports = False, 0
     if screen:
         screen.begin(interval)
     # The samples from which the first rates are.
     begun = monotonic()
-    crew.begin()
+    pool.begin()
     waiter.wait(begun + max(patience(), interval) if not screen else begun + interval, for_round=True)
     while not wanted or reports < wanted:
         waiter.wait(begun + interval)
         begun = monotonic()
-        crew.begin()
+        pool.begin()
         waiter.wait(begun + patience(), for_round=True)
-        rows = [host.outcome() for host in crew.hosts]
+        rows = [host.outcome() for host in pool.hosts]
         has_answer = has_answer or any(row.error is None for row in rows)
         table = view.table(rows, current_time(), options.key)
         if screen:

@@ -7,7 +7,7 @@ from pcp import pmapi
 from cpmapi import PM_ERR_EOL, PM_MODE_FORW
 
 from .events import Events
-from .fleet import Crew, Waiter, patience
+from .fleet import ThreadPool, Waiter, patience
 from .overview import Failure
 from .source import MissingMetric, Source, report_error
 
@@ -68,11 +68,11 @@ def run_host_events(options, targets):
     wanted = 1 if options.once else options.pmGetOptionSamples()
     finish = float(options.pmGetOptionFinish()) if options.pmGetOptionFinishOptarg() else float("inf")
     interval = float(options.interval())
-    crew, readings, has_answer = Crew(hosts), 0, False
-    waiter = Waiter(crew)
+    pool, readings, has_answer = ThreadPool(hosts), 0, False
+    waiter = Waiter(pool)
     while not wanted or readings < wanted:
         begun = monotonic()
-        crew.begin()
+        pool.begin()
         waiter.wait(begun + patience(), for_round=True)
         answered = [host for host in hosts if not host.is_busy]
         has_answer = has_answer or any(host.error is None for host in answered)
