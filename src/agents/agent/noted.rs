@@ -71,7 +71,9 @@ pub(crate) struct Noted {
     starts: u64,
     overflows: u64,
     full: Option<FullRing>,
-    counts: [Count; COUNTS],
+    /// Sum of what [`Noted::counts`] has recorded. Most drains find it unchanged, and read nothing of those.
+    recorded: u64,
+    counts: Box<[Count; COUNTS]>,
     slow_transfers: SlowMinute,
     tcp: Condition,
     slow: Condition,
@@ -87,6 +89,10 @@ fn counts(totals: &Totals, foreign_reads: u64) -> [u64; COUNTS] {
     counts[DROPPED] = totals.get(EventType::EventsDropped);
     counts[FOREIGN_READS] = foreign_reads;
     counts
+}
+
+fn sum(counts: &[u64; COUNTS]) -> u64 {
+    counts.iter().copied().fold(0, u64::wrapping_add)
 }
 
 impl Agent {
@@ -111,10 +117,11 @@ impl Agent {
             state: entry.agent_state,
             starts: entry.starts,
             overflows: entry.overflows,
-            counts: values.map(|recorded| Count {
+            recorded: sum(&values),
+            counts: Box::new(values.map(|recorded| Count {
                 recorded,
                 last: None,
-            }),
+            })),
             ..Noted::default()
         };
         if entry.agent_state != AgentState::Exited {
@@ -231,6 +238,10 @@ impl Agent {
 
     fn note_counts(&mut self, now: &Now, timeline: &mut Timeline) {
         let values = counts(&self.entry.stats.totals, self.entry.foreign_reads);
+        // None of them ever falls.
+        if sum(&values) == self.noted.recorded {
+            return;
+        }
         for (at, value) in values.into_iter().enumerate() {
             let count = &mut self.noted.counts[at];
             let more = value.saturating_sub(count.recorded);
@@ -242,6 +253,7 @@ impl Agent {
                 continue;
             }
             (count.recorded, count.last) = (value, Some(now.stamp));
+            self.noted.recorded = self.noted.recorded.wrapping_add(more);
             let period = match since {
                 // The pause is over, and nothing was left for its end.
                 Some(since) if since < 2 * PAUSE => {
