@@ -24,7 +24,8 @@ help:
 	@echo "make fleet-cost     measure archives and Redis of a host with 8, 64, 512 and 1,000 agents (docs/fleet.md)"
 	@echo "make scrape-cost    measure Prometheus scrapes of a host with 8, 64, 512 and 4,000 agents (docs/grafana.md)"
 	@echo "make loc            lines of code in src by module, without unit tests, comments and blank lines"
-	@echo "make against        compare the values of this build with an earlier one under the same load; BASE=COMMIT, as root"
+	@echo "make against        compare the values and the CPU time of this build with an earlier one under the same load; BASE=COMMIT,"
+	@echo "                    as root; PART=beside, state or cost for one"
 	@echo "make fuzz           run each fuzz target; SECONDS=60 for each"
 	@echo "make mutants        check that tests detect small changes of the code (qa/mutants/run --help); SHARD=1/20 or DIFF=main for some"
 	@echo "make dashboard      build share/dashboard/index.html from its sources; needs npm"
@@ -93,7 +94,7 @@ loc:
 	@scripts/loc
 
 against:
-	@scripts/setup check && . scripts/env && qa/against/run --base "$(BASE)"
+	@scripts/setup check && . scripts/env && qa/against/run --base "$(BASE)" $(if $(PART),--part $(PART))
 
 fleet-cost:
 	@scripts/setup check && qa/fleet-cost
