@@ -2,8 +2,8 @@
 """Checks and converts the manifests of share/kubernetes.
 
     manifest.py FILE            checks each document against the published schemas of all releases of Kubernetes in the
-                                package kubernetes-validate, then prints the documents as a JSON array. A key that is not in
-                                the schema is an error. FILE `-` is standard input.
+                                package kubernetes-validate, or against qa/kubernetes/KIND.json, then prints the documents as a
+                                JSON array. A key that is not in the schema is an error. FILE `-` is standard input.
     manifest.py --json FILE     prints the documents as a JSON array, without a check
     manifest.py --shell FILE    prints the settings of the DaemonSet's container as assignments for sh
     manifest.py --config FILE DIRECTORY
@@ -33,11 +33,17 @@ def only(file, kind):
 def check(file):
     """Prints the errors of a manifest. Returns true if there are none."""
     # From PyPI (qa/kubernetes/venv). The other commands need only packages of the distribution.
+    import jsonschema
     import kubernetes_validate
 
     found = documents(file)
     errors = [] if found else [f"{file}: no document"]
     for document in found:
+        own = pathlib.Path(__file__).with_name(f"{document.get('kind')}.json")
+        if own.exists():
+            for error in jsonschema.Draft7Validator(json.loads(own.read_text())).iter_errors(document):
+                errors.append(f"{file}: {own.stem}: {error.json_path}: {error.message}")
+            continue
         for release in kubernetes_validate.utils.all_versions():
             try:
                 kubernetes_validate.validate(document, release, strict=True)
@@ -66,7 +72,7 @@ def shell(file):
     assert capabilities["drop"] == ["ALL"]
     values = {
         "mounts": " ".join(mounts),
-        "capabilities": ",".join("+" + name.lower() for name in capabilities["add"]),
+        "capabilities": ",".join(capabilities["add"]),
         "grace": str(spec["terminationGracePeriodSeconds"]),
         "ready": shlex.join(container["readinessProbe"]["exec"]["command"]),
         "live": shlex.join(container["livenessProbe"]["exec"]["command"]),

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The manifests of share/kubernetes, compared with the schemas that Kubernetes publishes and with each other.
-//! `scripts/check-full image` builds the image and runs it as in the DaemonSet.
+//! The manifests of share/kubernetes, compared with each other. `scripts/check-full image` builds the image and runs it as in the
+//! DaemonSet.
+
+mod rendered;
 
 use crate::support::writer::{Layout, RingWriter};
-use crate::support::{Home, output, project, run, text};
+use crate::support::{Home, project, run};
 use glob::Pattern;
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 const POD: &str = "2a1b7c5e-0f4d-4c1e-9a53-6f2f1f0c9d11";
 
@@ -17,23 +18,6 @@ const POD: &str = "2a1b7c5e-0f4d-4c1e-9a53-6f2f1f0c9d11";
 fn shared(file: &str) -> String {
     let path = project("share/kubernetes").join(file);
     fs::read_to_string(&path).unwrap_or_else(|err| panic!("{}: {err}", path.display()))
-}
-
-/// Checks a manifest against the schemas.
-fn schemas(manifest: &str) -> Output {
-    let python = run(&mut Command::new(project("qa/kubernetes/venv")));
-    let mut check = Command::new(python.trim())
-        .arg(project("qa/kubernetes/manifest.py"))
-        .arg("-")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the environment's python");
-    let mut input = check.stdin.take().expect("piped");
-    input.write_all(manifest.as_bytes()).expect("python reads");
-    drop(input);
-    check.wait_with_output().expect("our child")
 }
 
 /// Documents of a file.
@@ -45,10 +29,15 @@ fn documents(file: &str) -> Vec<Value> {
     serde_json::from_str(&documents).expect("JSON")
 }
 
-fn of_kind(kind: &str) -> Value {
-    let mut documents = documents("daemonset.yaml").into_iter();
-    let found = documents.find(|document| document["kind"] == kind);
-    found.unwrap_or_else(|| panic!("no {kind} in daemonset.yaml"))
+/// Document of a file that has one.
+fn only(file: &str) -> Value {
+    let mut documents = documents(file);
+    assert_eq!(documents.len(), 1, "{file}");
+    documents.remove(0)
+}
+
+fn daemon_set() -> Value {
+    only("base/daemonset.yaml")
 }
 
 /// Elements of a list.
@@ -70,82 +59,14 @@ fn all<'a>(objects: &'a Value, key: &str) -> Vec<&'a str> {
     found
 }
 
-/// nixl.conf in the ConfigMap.
+/// nixl.conf of the ConfigMap.
 fn configuration() -> String {
-    string(&of_kind("ConfigMap")["data"]["nixl.conf"]).to_owned()
-}
-
-#[test]
-#[ignore = "needs schemas from PyPI"]
-fn manifests_match_the_published_schemas() {
-    let kinds = |file| {
-        let output = schemas(&shared(file));
-        assert!(output.status.success(), "{file}: {}", text(&output));
-        let documents: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
-        let kind = |document: &Value| string(&document["kind"]).to_owned();
-        documents.iter().map(kind).collect::<Vec<_>>()
-    };
-    assert_eq!(
-        kinds("daemonset.yaml"),
-        ["Namespace", "ConfigMap", "DaemonSet"]
-    );
-    assert_eq!(kinds("workload.yaml"), ["Pod", "Pod"]);
-}
-
-#[test]
-#[ignore = "needs schemas from PyPI"]
-fn corrupted_manifest_does_not_match_the_schemas() {
-    for (file, was, spoiled, said) in [
-        ("daemonset.yaml", "hostPID:", "hostPid:", "hostPid"),
-        (
-            "daemonset.yaml",
-            "containerPort: 44322",
-            "containerPort: pmproxy",
-            "is not of type",
-        ),
-        (
-            "daemonset.yaml",
-            "HostToContainer",
-            "[]",
-            "mountPropagation",
-        ),
-        (
-            "daemonset.yaml",
-            "      volumes:\n",
-            "      volume:\n",
-            "volume",
-        ),
-        (
-            "daemonset.yaml",
-            "apiVersion: apps/v1",
-            "apiVersion: apps/v9",
-            "apps/v9",
-        ),
-        (
-            "workload.yaml",
-            "value: \"y\"",
-            "value: true",
-            "is not of type",
-        ),
-    ] {
-        let manifest = shared(file);
-        assert!(manifest.contains(was), "{file} has {was}");
-        let output = schemas(&manifest.replacen(was, spoiled, 1));
-        let found = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.code() == Some(1) && found.contains(said),
-            "{was} -> {spoiled}: {found}"
-        );
-    }
-    assert!(
-        !schemas("").status.success(),
-        "an empty file is not a manifest"
-    );
+    shared("base/nixl.conf")
 }
 
 #[test]
 fn parts_of_the_daemonset_refer_to_each_other() {
-    let set = of_kind("DaemonSet");
+    let set = daemon_set();
     let pod = &set["spec"]["template"];
     assert_eq!(
         set["spec"]["selector"]["matchLabels"],
@@ -154,15 +75,12 @@ fn parts_of_the_daemonset_refer_to_each_other() {
     let container = &pod["spec"]["containers"][0];
     let (mounts, volumes) = (&container["volumeMounts"], &pod["spec"]["volumes"]);
     assert_eq!(all(mounts, "name"), all(volumes, "name"));
-    let map = &of_kind("ConfigMap")["metadata"]["name"];
+    let map = &only("base/kustomization.yaml")["configMapGenerator"][0]["name"];
     let named = list(volumes).iter().filter_map(|volume| {
         let name = &volume["configMap"]["name"];
         (!name.is_null()).then_some(name)
     });
     assert_eq!(named.collect::<Vec<_>>(), [map]);
-    for document in documents("daemonset.yaml").iter().skip(1) {
-        assert_eq!(document["metadata"]["namespace"], "pmdanixl");
-    }
 
     // Programs in the image, and ports.
     let image = shared("Containerfile");
@@ -174,11 +92,15 @@ fn parts_of_the_daemonset_refer_to_each_other() {
         image.contains(&format!("EXPOSE {}\n", ports.join(" "))),
         "{ports:?}"
     );
-    for probe in ["livenessProbe", "readinessProbe"] {
-        let command = string(&container[probe]["exec"]["command"][0]);
-        assert_eq!(command, "/usr/local/libexec/pmdanixl/probe");
+    for (probe, metric) in [
+        ("livenessProbe", "nixl.control.version"),
+        ("readinessProbe", "nixl.host.agents.live"),
+    ] {
+        let command = list(&container[probe]["exec"]["command"]);
+        assert_eq!(command[0], "/usr/local/libexec/pmdanixl/probe");
+        assert_eq!(command[1], metric);
     }
-    assert!(shared("image").contains("share/kubernetes/probe \"$libexec\""));
+    assert!(shared("image").contains("share/kubernetes/probe "));
 
     // The namespaces are those of the node, and the version is this one.
     let configured = configuration();
@@ -192,7 +114,7 @@ fn parts_of_the_daemonset_refer_to_each_other() {
 
 #[test]
 fn container_may_open_files_of_other_pods_under_selinux() {
-    let set = of_kind("DaemonSet");
+    let set = daemon_set();
     let rights = &set["spec"]["template"]["spec"]["containers"][0]["securityContext"];
     assert_eq!(rights["seLinuxOptions"]["type"], "spc_t");
     // The SELinux type does not replace capabilities.
@@ -233,67 +155,175 @@ fn manifest_configuration_finds_rings_of_pods() {
     );
 }
 
-#[test]
-fn workload_writes_into_a_scanned_directory() {
-    let configuration: toml::Table = configuration().parse().expect("TOML");
-    let patterns = |key: &str| match &configuration["nixl"][key] {
+/// Asserts that a pod template of a workload has telemetry that the configuration of the DaemonSet finds. Returns the exporter.
+fn telemetry(spec: &Value, configuration: &toml::Table) -> String {
+    let container = &spec["containers"][0];
+    let value = |name: &str| {
+        let mut variables = list(&container["env"]).iter();
+        let found = variables.find(|variable| variable["name"] == name);
+        found.map(|variable| string(&variable["value"]).to_owned())
+    };
+    assert_eq!(value("NIXL_TELEMETRY_ENABLE").as_deref(), Some("y"));
+    let exporter = value("NIXL_TELEMETRY_EXPORTER").expect("set");
+    let (variable, key) = match exporter.as_str() {
+        "BUFFER" => ("NIXL_TELEMETRY_DIR", "telemetry_dir"),
+        "prometheus_mp" => ("NIXL_TELEMETRY_MULTIPROC_DIR", "multiproc_dir"),
+        other => panic!("{other}"),
+    };
+    let directory = value(variable).expect("set");
+    let mut mounts = list(&container["volumeMounts"]).iter();
+    let mount = mounts.find(|mount| mount["mountPath"] == directory.as_str());
+    let name = string(&mount.expect("a volume is mounted there")["name"]);
+    let mut volumes = list(&spec["volumes"]).iter();
+    let volume = volumes.find(|volume| volume["name"] == name);
+    assert_eq!(volume.expect("the volume")["emptyDir"]["medium"], "Memory");
+    let path = format!("/var/lib/kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/{name}");
+    let patterns = match &configuration["nixl"][key] {
         toml::Value::Array(paths) => paths.clone(),
         path => vec![path.clone()],
     };
-    let mut kinds = Vec::new();
-    for pod in documents("workload.yaml") {
-        let container = &pod["spec"]["containers"][0];
-        let value = |name: &str| {
-            let mut variables = list(&container["env"]).iter();
-            let found = variables.find(|variable| variable["name"] == name);
-            found.map(|variable| string(&variable["value"]).to_owned())
-        };
-        assert_eq!(value("NIXL_TELEMETRY_ENABLE").as_deref(), Some("y"));
-        let exporter = value("NIXL_TELEMETRY_EXPORTER").expect("set");
-        let (variable, key) = match exporter.as_str() {
-            "BUFFER" => ("NIXL_TELEMETRY_DIR", "telemetry_dir"),
-            "prometheus_mp" => ("NIXL_TELEMETRY_MULTIPROC_DIR", "multiproc_dir"),
-            other => panic!("{other}"),
-        };
-        let directory = value(variable).expect("set");
-        let mut mounts = list(&container["volumeMounts"]).iter();
-        let mount = mounts.find(|mount| mount["mountPath"] == directory.as_str());
-        let name = string(&mount.expect("a volume is mounted there")["name"]);
-        let mut volumes = list(&pod["spec"]["volumes"]).iter();
-        let volume = volumes.find(|volume| volume["name"] == name);
-        assert!(volume.expect("the volume")["emptyDir"].is_object());
-        let path = format!("/var/lib/kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/{name}");
-        let looks = |pattern: &toml::Value| {
-            let pattern = pattern.as_str().expect("a path");
-            Pattern::new(pattern).expect("a pattern").matches(&path)
-        };
-        assert!(patterns(key).iter().any(looks), "{key}: {path}");
-        kinds.push(exporter);
-    }
-    assert_eq!(kinds, ["BUFFER", "prometheus_mp"]);
+    let looks = |pattern: &toml::Value| {
+        let pattern = pattern.as_str().expect("a path");
+        Pattern::new(pattern).expect("a pattern").matches(&path)
+    };
+    assert!(patterns.iter().any(looks), "{key}: {path}");
+    exporter
 }
 
 #[test]
-fn image_test_covers_every_step_of_the_container_file() {
-    let file = shared("Containerfile");
-    let steps: Vec<_> = file
-        .lines()
-        .filter_map(|line| line.strip_prefix("RUN "))
-        .collect();
-    for (step, name) in steps.iter().zip(["packages", "build", "activate"]) {
-        assert!(
-            step.contains(&format!("/image {name}")),
-            "{step} calls the script"
-        );
-    }
-    assert_eq!(steps.len(), 3, "{steps:?}");
-    // Each line is one instruction, which qa/image needs to read this file.
-    assert!(!file.contains("\\\n"));
-    let reader = fs::read_to_string(project("qa/image")).expect("qa/image");
-    assert!(
-        reader.contains("done <\"$files/Containerfile\"")
-            && reader.contains("*) fail \"Containerfile: ")
+fn workloads_write_into_scanned_directories() {
+    let configuration: toml::Table = configuration().parse().expect("TOML");
+    let exporter = |spec: &Value| telemetry(spec, &configuration);
+    assert_eq!(
+        exporter(&only("workloads/stores.yaml")["spec"]),
+        "prometheus_mp"
     );
-    let syntax = output(Command::new("sh").arg("-n").arg(project("qa/image")));
-    assert!(syntax.status.success(), "{}", text(&syntax));
+    for (file, engines) in [
+        ("workloads/vllm.yaml", ["vllm-prefill", "vllm-decode"]),
+        ("workloads/sglang.yaml", ["sglang-prefill", "sglang-decode"]),
+    ] {
+        let documents = documents(file);
+        let mut found = Vec::new();
+        for document in documents.iter().filter(|one| one["kind"] == "Deployment") {
+            let spec = &document["spec"]["template"]["spec"];
+            assert_eq!(spec["enableServiceLinks"], false, "{document}");
+            if spec["containers"][0]["name"] != "router" {
+                assert_eq!(exporter(spec), "BUFFER");
+                found.push(string(&document["metadata"]["name"]));
+            }
+        }
+        assert_eq!(found, engines, "{file}");
+    }
+}
+
+#[test]
+fn recipe_shows_lines_of_the_workload() {
+    let page = fs::read_to_string(project("docs/recipes.md")).expect("the page");
+    let (_, block) = page
+        .split_once("```yaml\n          env:")
+        .expect("a manifest");
+    let (block, _) = block.split_once("```").expect("its end");
+    let workload = shared("workloads/sglang.yaml");
+    for line in block.lines().filter(|line| !line.is_empty()) {
+        let found = workload.lines().filter(|one| {
+            let (value, _) = one.split_once(" #").unwrap_or((one, ""));
+            value == line
+        });
+        assert!(found.count() >= 2, "{line}: in prefill and in decode");
+    }
+}
+
+#[test]
+fn services_of_workloads_have_pods_and_ports() {
+    for file in ["workloads/vllm.yaml", "workloads/sglang.yaml"] {
+        let documents = documents(file);
+        let of_kind = |kind: &'static str| documents.iter().filter(move |one| one["kind"] == kind);
+        for deployment in of_kind("Deployment") {
+            let (spec, name) = (&deployment["spec"], &deployment["metadata"]["name"]);
+            let labels = &spec["template"]["metadata"]["labels"];
+            assert_eq!(spec["selector"]["matchLabels"], *labels, "{name}");
+            let mut services = of_kind("Service");
+            let service = services.find(|service| service["spec"]["selector"] == *labels);
+            let ports = |value: &Value, key: &str| -> Vec<Value> {
+                list(value).iter().map(|port| port[key].clone()).collect()
+            };
+            let container = &spec["template"]["spec"]["containers"][0];
+            let open = ports(&container["ports"], "containerPort");
+            let service = service.unwrap_or_else(|| panic!("{name} has a service"));
+            assert_eq!(ports(&service["spec"]["ports"], "port"), open, "{name}");
+            let arguments = [&container["args"], &container["command"]]
+                .map(list)
+                .concat();
+            for port in open {
+                assert!(arguments.contains(&Value::String(port.to_string())));
+            }
+        }
+        let calls = shared(file);
+        for service in of_kind("Service") {
+            let address = format!("http://{}:", string(&service["metadata"]["name"]));
+            let is_called = calls.contains(&address);
+            let is_behind = file.contains("sglang") && address != "http://sglang:";
+            assert_eq!(is_called, is_behind, "{address}");
+        }
+    }
+}
+
+#[test]
+fn network_policies_select_the_pods_and_their_ports() {
+    let pod = daemon_set()["spec"]["template"].clone();
+    let ports = all(&pod["spec"]["containers"][0]["ports"], "name");
+    for file in [
+        "base/networkpolicy.yaml",
+        "components/host-ports/networkpolicy.yaml",
+        "components/pod-monitor/networkpolicy.yaml",
+    ] {
+        let spec = &only(file)["spec"];
+        let selected = &spec["podSelector"]["matchLabels"];
+        assert_eq!(*selected, pod["metadata"]["labels"], "{file}");
+        let open = all(&spec["ingress"][0]["ports"], "port");
+        assert!(open.iter().all(|port| ports.contains(port)), "{file}");
+        assert_eq!(open.len() == 2, !file.contains("pod-monitor"), "{file}");
+    }
+    let base = &only("base/networkpolicy.yaml")["spec"];
+    assert_eq!(base["policyTypes"][1], "Egress");
+    assert!(list(&base["egress"]).is_empty());
+}
+
+#[test]
+fn pod_monitor_scrapes_what_the_page_recommends() {
+    let monitor = only("components/pod-monitor/podmonitor.yaml");
+    let labels = &daemon_set()["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(monitor["spec"]["selector"]["matchLabels"], *labels);
+    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+    let page = fs::read_to_string(project("docs/grafana.md")).expect("the page");
+    let (_, listed) = page
+        .split_once("      names:\n        - \"")
+        .expect("a list");
+    let (listed, _) = listed.split_once('"').expect("its end");
+    let listed = listed.replace("\\\n", "").replace(' ', "");
+    assert_eq!(endpoint["params"]["names"], serde_json::json!([listed]));
+    for key in ["interval", "scrapeTimeout"] {
+        let option = key.replace("scrapeTimeout", "timeout");
+        let line = format!("scrape_{option}: {}\n", string(&endpoint[key]));
+        assert!(page.contains(&line), "{line}");
+    }
+    let mut relabelings = list(&endpoint["relabelings"]).iter();
+    let job = relabelings.find(|one| one["targetLabel"] == "job");
+    let job = string(&job.expect("a job")["replacement"]);
+    assert!(page.contains(&format!("- job_name: {job}\n")));
+}
+
+#[test]
+fn container_file_calls_each_step_of_the_script() {
+    let file = shared("Containerfile");
+    let lines = file.lines().filter_map(|line| line.strip_prefix("RUN "));
+    let steps: Vec<_> = lines
+        .map(|line| line.split_once("/image ").expect("a step").1)
+        .collect();
+    assert_eq!(steps, ["packages", "build /image", "activate"]);
+    let script = shared("image");
+    for step in steps {
+        let (function, _) = step.split_once(' ').unwrap_or((step, ""));
+        assert!(script.contains(&format!("\n{function}() {{\n")), "{step}");
+    }
 }

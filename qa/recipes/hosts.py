@@ -137,22 +137,15 @@ def last_night(_work, _section):
             shutil.copy(file, archives / file.name.replace("node2", "20261130.03.42"))
 
 
-def kubernetes(work, section):
-    """Has the volume of the pod in the section as a kubelet makes it, the pod and its other side, and the configuration of the
+def kubernetes(work, _section):
+    """Has the pods of workloads/sglang.yaml on one node, with their volumes as a kubelet makes them, and the configuration of the
     DaemonSet."""
     global agents
     start_pmcd(work)
-    manifest = section.split("```yaml\n")[1].split("```")[0]
-    checked = subprocess.run([os.environ["RECIPES_SCHEMAS"], "qa/kubernetes/manifest.py", "-"], input=manifest, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-    if checked.returncode != 0:
-        raise SystemExit(f"recipes: the manifest: {checked.stderr}")
-    (pod,) = json.loads(checked.stdout)
-    config = work / "config"
-    config.mkdir()
-    run("/usr/bin/python3", "qa/kubernetes/manifest.py", "--config", "share/kubernetes/daemonset.yaml", config)
+    workload = "share/kubernetes/workloads/sglang.yaml"
+    documents = json.loads(run(os.environ["RECIPES_SCHEMAS"], "qa/kubernetes/manifest.py", workload))
     run("scripts/install-files")
-    shutil.copy(config / "nixl.conf", CONF)
+    shutil.copy("share/kubernetes/base/nixl.conf", CONF)
     run("qa/recipes/docker", "rm", "-f", "-t", "0", "-a")
     with open("/etc/hosts", "a", encoding="ascii") as names:
         names.write("127.0.0.1 NODE\n")
@@ -164,18 +157,21 @@ def kubernetes(work, section):
     module.mkdir(parents=True)
     (module / "launch_server.py").symlink_to(pathlib.Path("qa/recipes/engine.py").absolute())
     (module / "__init__.py").touch()
-    for uid, mode in [(POD, "prefill"), (POD.replace("2a", "2b", 1), "decode")]:
-        (volume,) = pod["spec"]["volumes"]
+    deployments = [one for one in documents if one["kind"] == "Deployment"][:2]
+    # The parts of the names that a cluster chooses.
+    for deployment, uid, end in zip(deployments, [POD, POD.replace("2a", "2b", 1)], ["7d9c6b8f5-x4k2p", "5f6b9d7c4-m8w7q"]):
+        name = deployment["metadata"]["name"]
+        spec = deployment["spec"]["template"]["spec"]
+        volume = next(one for one in spec["volumes"] if one["name"].startswith("nixl-"))
         directory = pathlib.Path(VOLUMES.format(uid)) / volume["name"]
         directory.mkdir(parents=True)
         run("mount", "-t", "tmpfs", "-o", f"mode=777,size={volume['emptyDir']['sizeLimit'].rstrip('i')}", "emptyDir", directory)
         # The kubelet's log directory, which has the name of the pod.
-        pathlib.Path(f"/var/log/pods/default_{mode}_{uid}").mkdir(parents=True)
-        (container,) = pod["spec"]["containers"]
-        (mount,) = container["volumeMounts"]
+        pathlib.Path(f"/var/log/pods/default_{name}-{end}_{uid}").mkdir(parents=True)
+        (container,) = spec["containers"]
+        mount = next(one for one in container["volumeMounts"] if one["name"] == volume["name"])
         variables = [word for one in container["env"] for word in ("-e", f"{one['name']}={one['value']}")]
-        command = [mode if word == "prefill" else word for word in container["command"]]
-        run("qa/recipes/docker", "run", "-d", "--name", mode, "--network", "host", "-v", f"{directory}:{mount['mountPath']}",
-            "-v", f"{module.parent}:/module", "-e", "PYTHONPATH=/module", *variables, container["image"], *command[1:])
+        run("qa/recipes/docker", "run", "-d", "--name", name, "--network", "host", "-v", f"{directory}:{mount['mountPath']}",
+            "-v", f"{module.parent}:/module", "-e", "PYTHONPATH=/module", *variables, container["image"], *container["command"][1:])
     run("./Install", cwd=PMDA)
     agents = 4
