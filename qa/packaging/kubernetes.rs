@@ -6,7 +6,7 @@
 mod rendered;
 
 use crate::support::writer::{Layout, RingWriter};
-use crate::support::{Home, project, run};
+use crate::support::{Home, project, run, wait_for};
 use glob::Pattern;
 use serde_json::Value;
 use std::fs;
@@ -286,7 +286,7 @@ fn network_policies_select_the_pods_and_their_ports() {
     }
     let base = &only("base/networkpolicy.yaml")["spec"];
     assert_eq!(base["policyTypes"][1], "Egress");
-    assert!(list(&base["egress"]).is_empty());
+    assert!(base["egress"].is_null(), "no connection is allowed");
 }
 
 #[test]
@@ -311,6 +311,38 @@ fn pod_monitor_scrapes_what_the_page_recommends() {
     let job = relabelings.find(|one| one["targetLabel"] == "job");
     let job = string(&job.expect("a job")["replacement"]);
     assert!(page.contains(&format!("- job_name: {job}\n")));
+}
+
+/// Labels that Prometheus gives to a pod on node-1 by the relabelings of the PodMonitor.
+fn labels_of_a_target() -> Option<Value> {
+    let monitor = only("components/pod-monitor/podmonitor.yaml");
+    let relabelings = &monitor["spec"]["podMetricsEndpoints"][0]["relabelings"];
+    let relabelings = relabelings.to_string();
+    let relabelings = relabelings.replace("sourceLabels", "source_labels");
+    let relabelings = relabelings.replace("targetLabel", "target_label");
+    let home = Home::new();
+    let config = home.path("prometheus.yml");
+    let text = format!(
+        "scrape_configs:\n- job_name: pods\n  relabel_configs: {relabelings}\n  static_configs:\n  - targets: ['192.0.2.1:44322']\n    \
+         labels: {{namespace: pmdanixl, pod: pmdanixl-x, container: pmdanixl, __meta_kubernetes_pod_node_name: node-1}}\n"
+    );
+    fs::write(&config, text).expect("written");
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "service-discovery", "--timeout=2s"]);
+    let found = run(promtool.arg(&config).arg("pods"));
+    let found: Value = serde_json::from_str(&found).ok()?;
+    let mut labels = found.get(0)?["labels"].as_object()?.clone();
+    labels.retain(|name, _| !name.starts_with("__"));
+    Some(labels.into())
+}
+
+#[test]
+fn targets_have_the_node_and_no_labels_that_agents_have() {
+    let labels = wait_for("promtool finds the target", labels_of_a_target);
+    assert_eq!(
+        labels,
+        serde_json::json!({"instance": "node-1", "job": "pcp-nixl"})
+    );
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn corrupted_manifest_does_not_match_the_schemas() {
         ("HostToContainer", "[]", "mountPropagation"),
         ("      volumes:\n", "      volume:\n", "volume"),
         ("apiVersion: apps/v1", "apiVersion: apps/v9", "apps/v9"),
-        ("  egress: []", "  egres: []", "egres"),
+        ("  policyTypes:", "  policyType:", "policyType"),
         ("podMetricsEndpoints:", "endpoints:", "podMetricsEndpoints"),
         ("scrapeTimeout: 30s", "scrapeTimeout: 30", "scrapeTimeout"),
         (
