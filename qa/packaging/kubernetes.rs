@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! The manifests of share/kubernetes, compared with each other. `scripts/check-full image` builds the image and runs it as in the
-//! DaemonSet.
+//! The manifests of share/kubernetes, compared with each other. `scripts/check-full image` builds the image and runs
+//! it as in the DaemonSet.
 
 mod rendered;
 
@@ -155,7 +155,8 @@ fn manifest_configuration_finds_rings_of_pods() {
     );
 }
 
-/// Asserts that a pod template of a workload has telemetry that the configuration of the DaemonSet finds. Returns the exporter.
+/// Asserts that a pod template of a workload has telemetry that the configuration of the DaemonSet finds. Returns the
+/// exporter.
 fn telemetry(spec: &Value, configuration: &toml::Table) -> String {
     let container = &spec["containers"][0];
     let value = |name: &str| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! What `kubectl kustomize` makes of share/kubernetes, compared with the schemas that Kubernetes publishes, and for PodMonitor with
-//! that in qa/kubernetes.
+//! What `kubectl kustomize` makes of share/kubernetes, compared with the schemas that Kubernetes publishes, and for
+//! PodMonitor with that in qa/kubernetes.
 
 use super::{list, shared, string};
 use crate::support::{Home, output, project, run, text};
