@@ -239,3 +239,53 @@ fn pmproxy_on_each_host_bridges_a_short_disconnection() {
     let from = from.expect("the first value is in the archive too");
     assert!(own[from..].starts_with(&values), "{own:?}\n{values:?}");
 }
+
+#[test]
+#[ignore = "three hosts in namespaces"]
+fn slow_host_is_found_in_the_series_of_three() {
+    if !is_possible() {
+        return;
+    }
+    let network = Network::start();
+    let [a, b, c] = &start(&network);
+    // An agent of SGLang is on one host only, and the name of the last tells no engine.
+    let names = ["kvbm-worker-0", "kvbm-worker-1", "unknown"];
+    let sglang = "hicache_nixl_4fa1c2de-0b6e-4d0e-9a53-77d0c6a18200";
+    let of_host = |host: &Host, names: &[&str], time| {
+        let rings = names
+            .iter()
+            .map(|name| (host.home.new_ring(name, 4096), time));
+        rings.collect::<Vec<_>>()
+    };
+    let mut rings = of_host(a, &names, 100);
+    rings.extend(of_host(b, &names, 120));
+    rings.extend(of_host(c, &names, 1_200));
+    rings.extend(of_host(c, &[sglang], 9_000));
+    let mut transfer = || {
+        for (ring, time) in &mut rings {
+            ring.push_transfer(false, 65_536, *time, 20);
+        }
+    };
+    transfer();
+    let _redis = a.redis("127.0.0.1");
+    let loggers = [a.logger(), a.farm_logger(b), a.farm_logger(c)];
+    for logger in &loggers {
+        logger.samples(1);
+    }
+    let _pmproxy = a.pmproxy("localhost:6379");
+    let mut said = String::new();
+    let found = soon(|| {
+        // A median is of the last minute.
+        transfer();
+        said = a.shell(&documented("slow"), &[]);
+        let lines = said.lines().filter_map(|line| line.split_once(' '));
+        // Times are right to 5 percent.
+        let ten = lines.filter(|(ratio, _)| (9.0..11.0).contains(&ratio.parse().unwrap_or(0.0)));
+        let mut agents: Vec<_> = ten.map(|(_, agent)| agent).collect();
+        agents.sort_unstable();
+        let expected = ["c kvbm-worker-0 kvbm", "c kvbm-worker-1 kvbm"];
+        (agents == expected && said.lines().count() == expected.len()).then_some(())
+    });
+    assert!(found.is_some(), "{said}");
+    println!("\n{}{said}", documented("slow"));
+}

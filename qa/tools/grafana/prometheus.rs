@@ -14,11 +14,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::Command;
 
-const CASES: &str = "qa/prometheus/rules.yml";
+const CASES: [&str; 2] = ["qa/prometheus/rules.yml", "qa/prometheus/fleet.yml"];
 
 #[test]
 fn prometheus_alerts_fire_only_in_their_cases() {
-    let (rules, cases) = (text_of(RULES), text_of(CASES));
+    let rules = text_of(RULES);
+    let cases = CASES.map(text_of).concat();
     let metrics = text_of("qa/golden/pminfo_dm.out").replace('.', "_");
     for name in names_in_promql(&rules) {
         let line = format!("\n{name} PMID: ");
@@ -28,7 +29,7 @@ fn prometheus_alerts_fire_only_in_their_cases() {
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix("- alert: "));
     let alerts: Vec<_> = alerts.collect();
-    assert_eq!(alerts.len(), 12);
+    assert_eq!(alerts.len(), 13);
     for alert in alerts {
         let case = format!("alertname: {alert}\n");
         assert!(cases.contains(&case), "{alert} has a case");
@@ -38,7 +39,9 @@ fn prometheus_alerts_fire_only_in_their_cases() {
         run(promtool.args(arguments).arg(project(file)));
     };
     promtool(["check", "rules"], RULES);
-    promtool(["test", "rules"], CASES);
+    for cases in CASES {
+        promtool(["test", "rules"], cases);
+    }
 }
 
 #[test]
