@@ -25,13 +25,17 @@ const RULES: &str = "share/prometheus/nixl.rules.yml";
 /// Agents with values for each panel of a dashboard: errors, memory, and transfers of many sizes and times.
 const BUSY: &str = "--rate 100 --vary --errors 50 --register 1048576";
 
-/// Two agents whose processes move bytes by TCP. The first one has the title of a rank of vLLM.
+/// Two agents of vLLM whose processes move bytes by TCP, so that they are compared. The first one has the title of a rank.
 fn agents(home: &Home) -> [Sample; 2] {
-    [("agent-A", Some("VLLM::Worker_TP0")), ("agent-B", None)].map(|(name, title)| {
+    [
+        ("agent-A", "VLLM::Worker_TP0"),
+        ("agent-B", "VLLM::EngineCore"),
+    ]
+    .map(|(name, title)| {
         let mut by_tcp = Command::new("/usr/bin/python3");
         by_tcp.arg(project("qa/tools/grafana/by_tcp.py"));
         by_tcp.arg(home.path(name)).arg(example("producer"));
-        by_tcp.envs(title.map(|title| ("TITLE", title)));
+        by_tcp.env("TITLE", title);
         Sample::start_as(by_tcp, &home.rings(), name, BUSY)
     })
 }

@@ -203,8 +203,8 @@ fn prometheus_legends_have_server_and_rank_or_the_name() {
         assert!(soon(is_found).is_some(), "{expression}: {found:?}");
     };
     let each = [
-        "agent-B",
         "vllm TP0",
+        "vllm agent-B",
         "vllm decode:8200 TP0",
         "vllm decode:8200 TP1",
         "vllm decode:8201 TP0",
@@ -216,16 +216,16 @@ fn prometheus_legends_have_server_and_rank_or_the_name() {
     becomes(
         "max by (title)",
         &[
-            "agent-B",
             "vllm TP0",
             "vllm TP1",
+            "vllm agent-B",
             "vllm decode TP0",
             "vllm decode TP1",
         ],
     );
     becomes(
         "nixl_agent_peer_tcp_tx_bytes",
-        &["agent-B 127.0.0.1 sent", "vllm TP0 127.0.0.1 sent"],
+        &["vllm TP0 127.0.0.1 sent", "vllm agent-B 127.0.0.1 sent"],
     );
     // The list of agents shows the title, and selects by the name.
     let dashboard: Value = serde_json::from_str(&text_of(PROMETHEUS)).expect("JSON");
@@ -244,7 +244,7 @@ fn prometheus_legends_have_server_and_rank_or_the_name() {
         named["vllm decode:8200 TP1"],
         "4fa1c2de-0b6e-4d0e-9a53-77d0c6a182001"
     );
-    assert_eq!(named["agent-B"], "agent-B");
+    assert_eq!(named["vllm agent-B"], "agent-B");
 }
 
 #[test]
