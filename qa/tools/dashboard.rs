@@ -10,6 +10,7 @@ mod chromium;
 mod happened;
 mod look;
 mod made_up;
+mod peers;
 
 use crate::support::pmproxy::Pmproxy;
 use crate::support::sample::Sample;
@@ -325,7 +326,9 @@ fn page_modules_pass_their_unit_tests() {
     }
     let mut tests = Command::new("node");
     tests.arg("--test");
-    tests.args(["units", "events"].map(|of| project(&format!("qa/tools/dashboard/{of}.mjs"))));
+    tests.args(
+        ["units", "events", "pairs"].map(|of| project(&format!("qa/tools/dashboard/{of}.mjs"))),
+    );
     // The page shows local times.
     run(tests.env("TZ", "UTC").env("LC_ALL", "C.UTF-8"));
 }

@@ -4,7 +4,7 @@
 
 import * as metric from "./metrics.js";
 import { remark, trouble_advice } from "./advice.js";
-import { agents, filtered, titles } from "./agents.js";
+import { agents, filtered, sorted, titles } from "./agents.js";
 import { Chart } from "./chart.js";
 import { byId, element, setText } from "./dom.js";
 import { debounced } from "./debounced.js";
@@ -12,8 +12,10 @@ import { Events, Timeline } from "./events.js";
 import { clock, count, lost_events, microseconds, writer } from "./format.js";
 import { Heat } from "./heat.js";
 import { History, one, sum } from "./history.js";
+import { LIMIT, Matrix } from "./matrix.js";
+import { matrix, pairs, Readings, resolved } from "./pairs.js";
 import { address } from "./pmproxy.js";
-import { MAX_AGENTS_WITH_BUCKETS, Source } from "./source.js";
+import { MAX_DETAILED_AGENTS, Source } from "./source.js";
 import { Table } from "./table.js";
 
 const SPAN_SECONDS = 600;
@@ -31,6 +33,8 @@ const charts = {
     loss: new Chart(byId("chart-loss"), perSecond.count),
 };
 const heat = new Heat(byId("chart-heat"));
+const readings = new Readings();
+const peers = new Matrix(byId("peers"));
 const timeline = new Timeline();
 const events = new Events(byId("events"));
 const table = new Table(byId("table"), (id) => choose(id));
@@ -87,6 +91,7 @@ function advise(place, advice) {
 function connect(base) {
     source = new Source(base);
     history.clear();
+    readings.clear();
     timeline.clear();
     latest = undefined;
     answered = undefined;
@@ -112,8 +117,10 @@ async function query() {
         }
         if (answer.isNew) {
             history.gap();
+            readings.clear();
         }
         const row = history.add(answer, (name) => queried.isCounter(name), (name) => metric.DRAWN.includes(name));
+        readings.add(answer);
         timeline.add(one_text(answer.values, metric.EVENTS));
         latest = { row, totals: answer.values };
         answered = answer.time;
@@ -240,12 +247,28 @@ function draw() {
     const losses = some === undefined ? [HOST.dropped, HOST.full] : [metric.DROPPED, metric.FULL];
     const lost = losses.map((name, i) => ({ label: ["dropped events", "rings found full"][i], values: history.sums([name], some) }));
     charts.loss.draw(span(), history.times, lost, false);
-    if (all.length > MAX_AGENTS_WITH_BUCKETS) {
-        heat.show_text(`Shown for at most ${MAX_AGENTS_WITH_BUCKETS} agents; this host has ${all.length}.`);
+    const drawn_names = new Set(drawn.map((agent) => agent.name));
+    if (all.length > MAX_DETAILED_AGENTS) {
+        const text = `Shown for at most ${MAX_DETAILED_AGENTS} agents; this host has ${all.length}.`;
+        heat.show_text(text);
+        peers.show_text(text);
     } else {
-        heat.draw(span(), history, source.buckets, new Set(drawn.map((agent) => agent.name)));
+        heat.draw(span(), history, source.buckets, drawn_names);
+        draw_peers(all, drawn_names, titled);
     }
-    draw_events(some && new Set(drawn.map((agent) => agent.name)));
+    draw_events(some && drawn_names);
+}
+
+/** Draws the peers of the agents `names`. */
+function draw_peers(all, names, titled) {
+    if (latest === undefined) {
+        peers.show_text("No values yet.");
+        return;
+    }
+    const found = resolved(pairs(source.peers, latest.totals, readings), source.addresses);
+    const order = sorted(all, "server", false).map(({ name }) => name);
+    const shown = found.filter(({ agent }) => names.has(agent));
+    peers.draw(matrix(shown, order, LIMIT), new Map(all.map(({ id, name }) => [name, titled.get(id)])));
 }
 
 /** Draws the events of the host and of the agents `names` (undefined: all). */

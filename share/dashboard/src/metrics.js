@@ -27,6 +27,15 @@ export const CAPACITY = "nixl.ring.capacity";
 export const TCP_SHARE = "nixl.agent.tcp_share";
 // Of all agents of a process: for agents without a share of their own.
 export const PROCESS_SHARE = "nixl.process.tcp_share";
+// Of each peer of an agent.
+export const PEER = {
+    sent: "nixl.agent.peer.tcp.tx_bytes",
+    received: "nixl.agent.peer.tcp.rx_bytes",
+    retransmits: "nixl.agent.peer.tcp.retransmits",
+    rtt: "nixl.agent.peer.tcp.rtt",
+};
+// Addresses of the host, of PCP's PMDA for Linux. IPv6 addresses have a prefix length.
+export const ADDRESSES = ["network.interface.inet_addr", "network.interface.ipv6_addr"];
 export const ERRORS = "nixl.errors.total";
 export const VERSION = "nixl.control.version";
 export const CONFIG_ERROR = "nixl.control.config_error";
@@ -78,9 +87,13 @@ export const ALL = [
     PEER_RATIO,
     TCP_SHARE,
     PROCESS_SHARE,
+    ...Object.values(PEER),
     VERSION,
     CONFIG_ERROR,
     CPU_TIME,
     EVENTS,
     ...Object.values(COUNTS),
 ];
+
+/** Metrics with many instances for each agent. */
+export const LARGE = [BUCKETS, ...Object.values(PEER)];

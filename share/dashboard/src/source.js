@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-// Source of the values: opens a context, opens another one if it is lost, and fetches names and labels of new instances.
+// Source of the values: opens a context, opens another one if it is lost, and fetches names, labels and addresses.
 
 import { one } from "./history.js";
 import { Pmproxy, Trouble } from "./pmproxy.js";
 import * as metric from "./metrics.js";
+import { plain } from "./pairs.js";
 
-/** With more agents, buckets are not fetched: there are twenty for each agent. */
-export const MAX_AGENTS_WITH_BUCKETS = 100;
+/** With more agents, buckets and peers are not fetched: there are twenty buckets and up to 16 peers for each agent. */
+export const MAX_DETAILED_AGENTS = 100;
 const LABELS_INTERVAL_MS = 30_000;
 // A daemon that answers uses CPU time. Answers in one instant may show the same.
 const SAME_SECONDS = 2;
@@ -30,6 +31,8 @@ export class Source {
         this.names = new Map();
         this.buckets = new Map();
         this.processes = new Map();
+        this.peers = new Map();
+        this.addresses = new Set();
         this.labels = new Map();
         this.labelled = -Infinity;
         this.cpuTime = undefined;
@@ -79,7 +82,7 @@ export class Source {
         this.about = undefined;
         this.clear();
         this.host = await this.proxy.open();
-        const about = await this.proxy.describe(metric.ALL);
+        const about = await this.proxy.describe([...metric.ALL, ...metric.ADDRESSES]);
         if (!about.has(metric.VERSION)) {
             throw new Trouble("nixl", "no metrics");
         }
@@ -87,8 +90,8 @@ export class Source {
     }
 
     async fetch() {
-        const isLarge = this.names.size > MAX_AGENTS_WITH_BUCKETS;
-        const answer = await this.proxy.fetch(metric.ALL.filter((name) => name !== metric.BUCKETS || !isLarge));
+        const isLarge = this.names.size > MAX_DETAILED_AGENTS;
+        const answer = await this.proxy.fetch(metric.ALL.filter((name) => !isLarge || !metric.LARGE.includes(name)));
         // pmproxy 6 has an empty text where pmdanixl has ended before the first fetch of a context.
         if (!answer.values.get(metric.VERSION)?.get(null)) {
             throw new Trouble("nixl", "no values");
@@ -96,7 +99,7 @@ export class Source {
         return answer;
     }
 
-    /** Fetches the names of new instances, and at an interval the labels. */
+    /** Fetches the names of new instances, and at an interval the labels and the addresses of the host. */
     async update_names(values) {
         const agents = [...(values.get(metric.STATUS)?.keys() ?? [])];
         const isUnknown = agents.some((id) => !this.names.has(id));
@@ -105,6 +108,7 @@ export class Source {
         }
         if (isUnknown || performance.now() - this.labelled > LABELS_INTERVAL_MS) {
             this.labels = await this.proxy.labels("nixl.agent.state");
+            this.addresses = await this.own_addresses();
             this.labelled = performance.now();
         }
         const buckets = [...(values.get(metric.BUCKETS)?.keys() ?? [])];
@@ -115,6 +119,18 @@ export class Source {
         if (processes.some((id) => !this.processes.has(id))) {
             this.processes = await this.proxy.instances(metric.PROCESS_SHARE);
         }
+        const peers = [...(values.get(metric.PEER.sent)?.keys() ?? [])];
+        if (peers.some((id) => !this.peers.has(id))) {
+            this.peers = await this.proxy.instances(metric.PEER.sent);
+        }
+    }
+
+    /** Fetches the addresses of the host. There are none without PCP's PMDA for Linux. */
+    async own_addresses() {
+        const known = metric.ADDRESSES.filter((name) => this.about.has(name));
+        const { values } = known.length > 0 ? await this.proxy.fetch(known) : { values: new Map() };
+        const texts = [...values.values()].flatMap((by_interface) => [...by_interface.values()]);
+        return new Set(texts.map(plain).filter((address) => address !== undefined));
     }
 
     isCounter(name) {
