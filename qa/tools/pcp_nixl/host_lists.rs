@@ -7,9 +7,11 @@ use super::{pcp, python};
 use crate::support::share::{Logger, archive, tool};
 use crate::support::{Home, Pmcd, golden, output, run, text};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -154,18 +156,23 @@ pcp://10.1.0.3:44321
   pcp://10.1.0.4:44399
 node1
 local:
+[fe80::1%eth0]
 Discovered pmcd servers:
 d6b1c3fb245987038d85c76cd36d94c0895f8eae node5
 '''
-import io
-nixl.sys.stdin = io.StringIO(lines)
+import os
+reader, writer = os.pipe()
+os.dup2(reader, 0)
+# As an editor on Windows writes it, with a name in another encoding.
+os.write(writer, b'\\xef\\xbb\\xbf' + lines.lstrip().replace('\\n', '\\r\\n').encode() + b'caf\\xe9')
+os.close(writer)
 for target in nixl.read_targets('-'):
     print(target.name, target.address)
 ";
     assert_eq!(
         python(script),
         "node1 node1\nnode2 node2:44321\n10.1.0.3 pcp://10.1.0.3:44321\n10.1.0.4:44399 pcp://10.1.0.4:44399\n\
-         local: local:\nnode5 node5\n"
+         local: local:\n[fe80::1%eth0] [fe80::1%eth0]\nnode5 node5\ncaf\u{fffd} caf\u{fffd}\n"
     );
 }
 
@@ -178,8 +185,11 @@ fn bad_list_of_hosts_is_reported_with_line_and_remedy() {
         (
             "a\nb c\n",
             &[][..],
-            ": line 2: 'b c': this is not one host: write one a line, as for pcp -h\n",
+            ": line 2: 'b c': this is not one host: write one a line, as for pcp -h, and IPv6 in brackets\n",
         ),
+        ("a\n::1\n", &[], ": line 2: '::1': this is not one host"),
+        ("a:b\n", &[], ": line 1: 'a:b': this is not one host"),
+        ("pcp://\n", &[], ": line 1: 'pcp://': this is not one host"),
         (
             "# none\n",
             &[],
@@ -193,7 +203,17 @@ fn bad_list_of_hosts_is_reported_with_line_and_remedy() {
         (
             "a\n",
             &["-h", "b"],
-            "--hosts: it has all hosts; leave out -h and -a\n",
+            "--hosts: it has all hosts; leave out -h and -a, and -O for live hosts\n",
+        ),
+        (
+            "a\n",
+            &["-O", "1min"],
+            "--hosts: it has all hosts; leave out -h and -a, and -O for live hosts\n",
+        ),
+        (
+            "a\n",
+            &["-H", "b"],
+            "--hosts: give one list: a file can have all hosts\n",
         ),
         (
             "a\n",
@@ -227,6 +247,95 @@ fn bad_list_of_hosts_is_reported_with_line_and_remedy() {
         "{}",
         text(&said)
     );
+    let mut closed = pcp(&home, tool("sh"));
+    let said = output(closed.args(["-c", "pcp nixl -H - <&-"]));
+    assert!(
+        text(&said).starts_with("pcp-nixl: --hosts -: Bad file descriptor: name a file with"),
+        "{}",
+        text(&said)
+    );
+}
+
+/// A directory that another user may not read, and one whose name is not UTF-8, cost no other host of a farm.
+#[test]
+fn unusable_directory_of_a_farm_is_a_host_with_the_reason() {
+    let home = Home::new();
+    let farm = home.path("farm");
+    for name in [&b"good"[..], b"closed", b"caf\xe9"] {
+        let path = farm.join(OsStr::from_bytes(name));
+        fs::create_dir_all(&path).expect("made");
+        fs::write(path.join("1.meta"), "").expect("written");
+    }
+    let script = format!(
+        "
+import os
+list_all = os.listdir
+def listdir(path):
+    if path.endswith('closed'):
+        raise PermissionError(13, 'Permission denied')
+    return list_all(path)
+nixl.os.listdir = listdir
+for target in nixl.read_targets('{}'):
+    try:
+        target.context()
+    except nixl.pmapi.pmErr as error:
+        print(target.name, nixl.Failure('', error, None, None).error, target.can_open())
+",
+        farm.display()
+    );
+    let missing = "Missing PCP archive log file False";
+    assert_eq!(
+        python(&script),
+        format!(
+            "caf%3F Invalid or incomplete multibyte or wide character False\nclosed {missing}\ngood {missing}\n"
+        )
+    );
+}
+
+/// Of live hosts, -Z and -T need no context.
+#[test]
+fn time_zone_and_end_are_those_of_the_options() {
+    let home = Home::new();
+    let list = home.path("hosts");
+    fs::write(&list, "127.0.0.1:1\n").expect("written");
+    let script = format!(
+        "
+sys.argv = ['pcp-nixl', '-H', '{}', '-1', '-t', '0.1', '-Z', 'EST5']
+options = nixl.Options()
+options.parse()
+importlib.import_module('pcp_nixl.fleet').current_time = lambda: 0
+nixl.run_hosts(options, options.targets)
+",
+        list.display()
+    );
+    assert!(
+        python(&script).starts_with("0 of 1 host  19:00:00  "),
+        "{}",
+        python(&script)
+    );
+    for options in [&["-j"][..], &["-e"]] {
+        let mut command = pcp(&home, tool("pcp"));
+        let command = command.args(["nixl", "-t", "0.1", "-T", "0.3sec", "-H"]);
+        let said = output(command.arg(&list).args(options));
+        let status = said.status.code();
+        let said = text(&said);
+        assert!(
+            status == Some(1) && said.contains("Connection refused"),
+            "{said}"
+        );
+    }
+}
+
+/// pcp(1) passes -S in the environment.
+#[test]
+fn start_before_the_name_of_the_command_limits_events() {
+    let script = "
+import os
+print(nixl.Options().has_start)
+os.environ['PCP_START_TIME'] = '1min'
+print(nixl.Options().has_start)
+";
+    assert_eq!(python(script), "False\nTrue\n");
 }
 
 /// A list on standard input is that of a file.

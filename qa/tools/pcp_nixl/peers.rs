@@ -67,6 +67,19 @@ fn archive_without_peers_says_so() {
 }
 
 #[test]
+fn live_host_alone_is_reported_in_its_zone_or_refuses_at_once() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let mut command = pcp(&home, pmcd.tool("pcp"));
+    let said = run(command.args(["nixl", "-p", "-1", "-t", "0.2", "-h", "local:", "-z"]));
+    assert!(said.starts_with("peers  "), "{said}");
+    let mut command = pcp(&home, pmcd.tool("pcp"));
+    let said = output(command.args(["nixl", "-p", "-h", "127.0.0.1:1"]));
+    let expected = "pcp-nixl: Connection refused ['127.0.0.1:1']\n";
+    assert_eq!((said.status.code(), &*text(&said)), (Some(1), expected));
+}
+
+#[test]
 fn address_is_named_only_if_it_can_be_one_host_and_agent() {
     let script = "
 def row(name, addresses, *pairs):

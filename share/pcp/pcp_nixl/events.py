@@ -96,7 +96,7 @@ def run_events(options, source):
     events, samples, is_waiting = Events(source), 0, False
     wanted = 1 if options.once and not source.is_archive else options.pmGetOptionSamples()
     start = float(options.pmGetOptionStart()) if options.has_start else float("-inf")
-    finish = float(options.pmGetOptionFinish()) if options.pmGetOptionFinishOptarg() else float("inf")
+    finish = options.finish()
     interval = options.pmGetOptionInterval() or pmapi.timeval(options.delta, 0)
     if source.is_archive:
         # All samples, without interpolation.

@@ -198,8 +198,10 @@ def patience():
 
 def run_hosts(options, targets, view=HOSTS, screen=None):
     """Reports of live hosts until the requested number of reports ends. Returns True if a host has answered."""
+    # A host without a list is open: it may have the time zone.
+    options.set_window(targets[0].opened)
     wanted = 1 if options.once else options.pmGetOptionSamples()
-    finish = float(options.pmGetOptionFinish()) if options.pmGetOptionFinishOptarg() else float("inf")
+    finish = options.finish()
     interval = float(options.interval())
     pool = ThreadPool([Host(target, view) for target in targets])
     waiter = Waiter(pool, screen and screen.keys, screen and screen.key)

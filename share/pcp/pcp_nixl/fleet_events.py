@@ -65,8 +65,9 @@ def print_events(options, hosts, start, finish):
 def run_host_events(options, targets):
     """Prints events of live hosts until the requested number of readings ends. Returns True if a host has answered."""
     hosts = [EventHost(target) for target in targets]
+    options.set_window()
     wanted = 1 if options.once else options.pmGetOptionSamples()
-    finish = float(options.pmGetOptionFinish()) if options.pmGetOptionFinishOptarg() else float("inf")
+    finish = options.finish()
     interval = float(options.interval())
     pool, readings, has_answer = ThreadPool(hosts), 0, False
     waiter = Waiter(pool)
@@ -101,7 +102,7 @@ def run_archive_events(options, targets):
         return False
     options.set_window(hosts[0].events.context)
     start = float(options.pmGetOptionStart()) if options.has_start else float("-inf")
-    finish = float(options.pmGetOptionFinish()) if options.pmGetOptionFinishOptarg() else float("inf")
+    finish = options.finish()
     for host in hosts:
         # All samples, without interpolation.
         host.events.context.pmSetMode(PM_MODE_FORW, options.pmGetOptionStart(), 0)

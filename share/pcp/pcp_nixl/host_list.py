@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The list of hosts of the option --hosts: a file, standard input, or a directory with archives."""
+import errno
 import os
 import re
-import sys
 
 from pcp import pmapi
 from cpmapi import PM_CONTEXT_ARCHIVE, PM_CONTEXT_HOST
@@ -15,6 +15,10 @@ MAX_HOSTS = 900
 PMFIND_HEADING = re.compile(r"(Discovered \S+ servers:|No \S+ servers discovered)$")
 # The identifier before a host with --sources of pmfind.
 PMFIND_SOURCE = re.compile(r"[0-9a-f]{40}\s+")
+# A host specification of PCPIntro(1): host or [IPv6 address] with ports, a proxy and attributes, or a Unix socket. libpcp
+# prints three lines about another one each time, in the middle of a screen.
+HOST = r"(\[[^][\s]+\]|[^][\s:/@?]+)"
+HOST_SPECIFICATION = re.compile(r"((pcps?://)?{0}(:\d+(,\d+)*)?(@{0}(:\d+)?)?|(local|unix):[^?]*)(\?.*)?$".format(HOST))
 # What a name is shown without: the protocol and the port that are the default.
 DEFAULTS = re.compile(r"^pcp://|:44321$")
 # The file that each archive has, perhaps compressed.
@@ -36,12 +40,20 @@ class Target(object):
     def context(self):
         """Connects, or opens the archives."""
         opened, self.opened = self.opened, None
-        return opened or pmapi.pmContext(self.kind, self.address)
+        try:
+            return opened or pmapi.pmContext(self.kind, self.address)
+        except UnicodeEncodeError:
+            # A directory whose name is not UTF-8. pmapi takes text only.
+            raise pmapi.pmErr(-errno.EILSEQ)
+
+    def open(self):
+        """Connects, or opens the archives, which then stay open for context()."""
+        self.opened = self.context()
 
     def can_open(self):
         """Returns True if the archives can be opened. They then stay open for context()."""
         try:
-            self.opened = self.context()
+            self.open()
         except pmapi.pmErr:
             return False
         return True
@@ -50,16 +62,15 @@ class Target(object):
 def read_targets(where):
     """Returns the hosts of a file, of standard input (-) or of a directory, each once."""
     try:
-        if where == "-":
-            targets = hosts_in("standard input", sys.stdin)
-        elif os.path.isdir(where):
+        if os.path.isdir(where):
             targets = archives_in(where)
         else:
-            with open(where, encoding="utf-8", errors="replace") as lines:
-                targets = hosts_in(where, lines)
+            # An editor may have put a byte order mark first. Standard input may be closed.
+            with open(0 if where == "-" else where, encoding="utf-8-sig", errors="replace", closefd=where != "-") as lines:
+                targets = hosts_in("standard input" if where == "-" else where, lines)
     except OSError as error:
         raise BadList("{}: {}: name a file with one host a line, - for standard input, or a directory with archives".format(
-            error.filename or where, error.strerror))
+            where, error.strerror))
     targets = list({target.name: target for target in targets}.values())
     if len(targets) > MAX_HOSTS:
         raise BadList("{}: {} hosts are too many: one command shows {}; split the list".format(where, len(targets), MAX_HOSTS))
@@ -74,8 +85,9 @@ def hosts_in(where, lines):
         if not text or PMFIND_HEADING.match(text):
             continue
         address = PMFIND_SOURCE.sub("", text)
-        if len(address.split()) != 1:
-            raise BadList("{}: line {}: {!r}: this is not one host: write one a line, as for pcp -h".format(where, number, text))
+        if not HOST_SPECIFICATION.match(address):
+            raise BadList("{}: line {}: {!r}: this is not one host: write one a line, as for pcp -h, and IPv6 in brackets".format(
+                where, number, text))
         targets.append(Target(DEFAULTS.sub("", address), address))
     if not targets:
         raise BadList("{}: there is no host: write one a line, as for pcp -h".format(where))
@@ -91,7 +103,7 @@ def archives_in(directory):
         if found:
             archive = os.path.join(directory, found.group(1))
             own.setdefault(host_of(archive), []).append(archive)
-        elif os.path.isdir(path) and any(map(METADATA.match, os.listdir(path))):
+        elif os.path.isdir(path) and has_archives(path):
             targets.append(Target(name, path, PM_CONTEXT_ARCHIVE))
     names = [target.name for target in targets]
     for host, archives in own.items():
@@ -103,9 +115,17 @@ def archives_in(directory):
     return targets
 
 
+def has_archives(path):
+    """Returns True for a directory with archives, or one that cannot be read: its line says so."""
+    try:
+        return any(map(METADATA.match, os.listdir(path)))
+    except OSError:
+        return True
+
+
 def host_of(archive):
     """Returns the host that an archive is of, or the name of the archive if that cannot be read."""
     try:
         return pmapi.pmContext(PM_CONTEXT_ARCHIVE, archive).pmGetArchiveLabel().get_hostname()
-    except pmapi.pmErr:
+    except (pmapi.pmErr, UnicodeError):
         return os.path.basename(archive)

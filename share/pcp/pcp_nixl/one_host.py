@@ -31,7 +31,7 @@ def run(options, source, screen=None):
     """
     wanted = 0 if screen else 1 if options.once else options.pmGetOptionSamples()
     key = DEFAULT_KEY if screen else options.key
-    finish = options.pmGetOptionFinish() if options.pmGetOptionFinishOptarg() else None
+    finish = options.finish()
     interval = options.pmGetOptionInterval() or pmapi.timeval(options.delta, 0)
     is_screen = not (options.once or options.json or source.is_archive) and sys.stdout.isatty()
     reports, is_waiting = 0, False
@@ -57,11 +57,11 @@ def run(options, source, screen=None):
                     report_error(text, "; waiting until it answers")
                 source.reconnect()
                 before, is_waiting = None, True
-                if finish is not None and current_time() > float(finish):
+                if current_time() > finish:
                     break
                 continue
             answered, is_waiting = now.timestamp, False
-            if finish is not None and now.timestamp > float(finish):
+            if now.timestamp > finish:
                 break
             if before is None or not (before.is_known and now.is_known):
                 before = now

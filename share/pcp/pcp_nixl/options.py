@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The command line."""
+import os
 import sys
 
 import cpmapi
@@ -24,7 +25,8 @@ class Options(pmapi.pmOptions):
         self.word = self.key = self.targets = None
         # Those of the targets that are archives and can be opened.
         self.archives = []
-        self.error, self.has_start = None, False
+        # pcp(1) passes its own options in the environment.
+        self.error, self.has_start = None, "PCP_START_TIME" in os.environ
         self.pmSetOverrideCallback(self.override)
         self.pmSetOptionCallback(self.option)
         self.pmSetLongOptionHeader("General options")
@@ -72,6 +74,11 @@ class Options(pmapi.pmOptions):
         elif opt == "k":
             self.word = optarg
         elif opt == "H":
+            if self.targets is not None:
+                self.error = "--hosts: give one list: a file can have all hosts"
+                return
+            # An error in this method is printed, and libpcp goes on: without a list, that would be a report of this host.
+            self.targets = []
             try:
                 self.targets = read_targets(optarg)
             except BadList as error:
@@ -102,7 +109,8 @@ class Options(pmapi.pmOptions):
         if unused:
             self.error = self.error or "{}: there is no such argument; options begin with a hyphen".format(unused[0])
         if self.targets and (self.pmGetOptionHosts() or len(self.pmGetOptionArchives() or []) != len(self.archives)):
-            self.error = self.error or "--hosts: it has all hosts; leave out -h and -a"
+            # For -O, libpcp takes the archives of this host.
+            self.error = self.error or "--hosts: it has all hosts; leave out -h and -a, and -O for live hosts"
 
     def interval(self):
         """Returns the interval between samples."""
@@ -122,8 +130,12 @@ class Options(pmapi.pmOptions):
         self.set_window(context)
         return context
 
-    def set_window(self, context):
-        """Completes the time window and the time zone. They may depend on the archive."""
+    def set_window(self, context=None):
+        """Completes the time window and the time zone. They may depend on the archive. Many live hosts have no context in common."""
         # With several archives, libpcp computes the window, and is then without a context to set to its begin.
-        if cpmapi.pmSetContextOptions(context.ctx, self.mode, self.delta) not in (0, PM_ERR_NOCONTEXT):
+        if cpmapi.pmSetContextOptions(context.ctx if context else -1, self.mode, self.delta) not in (0, PM_ERR_NOCONTEXT):
             raise pmapi.pmUsageErr
+
+    def finish(self):
+        """Returns the time at which live values and events end. set_window() completes it."""
+        return float(self.pmGetOptionFinish()) if self.pmGetOptionFinishOptarg() else float("inf")
