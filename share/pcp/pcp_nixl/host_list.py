@@ -7,7 +7,7 @@ import re
 from pcp import pmapi
 from cpmapi import PM_CONTEXT_ARCHIVE, PM_CONTEXT_HOST
 
-from .text import natural, printable
+from .text import decoded, natural, printable
 
 # libpcp waits for answers by select(2), whose descriptors are below 1024. Each host takes one.
 MAX_HOSTS = 900
@@ -17,8 +17,9 @@ PMFIND_HEADING = re.compile(r"(Discovered \S+ servers:|No \S+ servers discovered
 PMFIND_SOURCE = re.compile(r"[0-9a-f]{40}\s+")
 # A host specification of PCPIntro(1): host or [IPv6 address] with ports, a proxy and attributes, or a Unix socket. libpcp
 # prints three lines about another one each time, in the middle of a screen.
-HOST = r"(\[[^][\s]+\]|[^][\s:/@?]+)"
-HOST_SPECIFICATION = re.compile(r"((pcps?://)?{0}(:\d+(,\d+)*)?(@{0}(:\d+)?)?|(local|unix):[^?]*)(\?.*)?$".format(HOST))
+HOST = r"(?:\[[^][\s]+\]|[^][\s:/@?]+)"
+HOST_SPECIFICATION = re.compile(
+    r"((pcps?://)?(?P<host>{0})(:\d+(,\d+)*)?(@{0}(:\d+)?)?|(local|unix):[^?]*)(\?.*)?$".format(HOST))
 # What a name is shown without: the protocol and the port that are the default.
 DEFAULTS = re.compile(r"^pcp://|:44321$")
 # The file that each archive has, perhaps compressed.
@@ -36,6 +37,11 @@ class Target(object):
         self.name, self.address, self.kind = printable(name), address, kind
         self.is_archive = kind == PM_CONTEXT_ARCHIVE
         self.opened = None
+
+    def host(self):
+        """Returns the name or the address in the specification of a host, or None for an archive or a Unix socket."""
+        found = None if self.is_archive else HOST_SPECIFICATION.match(self.address)
+        return found and found.group("host") and found.group("host").strip("[]")
 
     def context(self):
         """Connects, or opens the archives."""
@@ -126,6 +132,6 @@ def has_archives(path):
 def host_of(archive):
     """Returns the host that an archive is of, or the name of the archive if that cannot be read."""
     try:
-        return pmapi.pmContext(PM_CONTEXT_ARCHIVE, archive).pmGetArchiveLabel().get_hostname()
-    except (pmapi.pmErr, UnicodeError):
+        return decoded(pmapi.pmContext(PM_CONTEXT_ARCHIVE, archive).pmGetArchiveLabel().get_hostname)
+    except (pmapi.pmErr, UnicodeEncodeError):
         return os.path.basename(archive)

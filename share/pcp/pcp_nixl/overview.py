@@ -4,9 +4,9 @@ import json
 
 from cpmapi import PM_ERR_AGAIN
 
-from .report import FALLBACK_SHARE, SLOW_RATIO, Column, percent
-from .source import METRICS, PROCESS_SHARE, TEXTS, MissingMetric, NoValues, Source, clock_of, day_of, reason
-from .text import cut, duration, fitted, natural, printable, scaled, text_width, total
+from .report import FALLBACK_SHARE, SLOW_RATIO, Column, both, percent
+from .source import METRICS, PROCESS_SHARE, TEXTS, MissingMetric, NoValues, Source, clock_of, day_of, rate, reason
+from .text import cut, duration, fitted, fitting, natural, printable, scaled, text_width, total
 
 # Totals of the host, also of agents that came or went in the interval. Archives of a farm may have no other metrics.
 TOTALS = {
@@ -63,9 +63,7 @@ class Row(object):
             earlier = next(iter(before.values.get(key, {}).values()), None) if before else None
             return None if earlier is None or of_host[key] is None or of_host[key] < earlier else of_host[key] - earlier
 
-        self.tx_rate, self.rx_rate = [
-            None if growth(key) is None or not self.interval else growth(key) / self.interval for key in ("host_tx", "host_rx")
-        ]
+        self.tx_rate, self.rx_rate = [rate(0, growth(key), self.interval) for key in ("host_tx", "host_rx")]
         self.dropped, self.full, self.errors = [growth(key) for key in ("host_dropped", "host_full", "host_errors")]
         stalls = now.values.get("stall")
         self.stalled, self.suspect = [list(stalls.values()).count(kind) if stalls is not None else None for kind in (2, 1)]
@@ -100,8 +98,7 @@ class Row(object):
         if key in ("lost", "stall"):
             return (self.dropped, self.full) if key == "lost" else (self.stalled, self.suspect)
         if key == "byte_rate":
-            rates = [rate for rate in (self.tx_rate, self.rx_rate) if rate is not None]
-            return sum(rates) if rates else None
+            return both((self.tx_rate, self.rx_rate))
         return getattr(self, key)
 
     def lost(self):
@@ -198,6 +195,10 @@ class Overview(object):
             # The greatest value first, hosts without a value last.
             self.rows.sort(key=lambda row: rising(row.value(key)), reverse=True)
 
+    def choices(self):
+        """Returns the names of the hosts that a key can choose."""
+        return [row.name for row in self.rows]
+
     def headings(self, width):
         """Returns the line with the sums, and one that counts the hosts that stand out."""
         answering = [row for row in self.rows if row.error is None]
@@ -250,8 +251,8 @@ class Overview(object):
                 text = failure_text(row, host, width)
             lines.append("\033[7m{}\033[m".format(fitted(text, width)) if row.name == chosen else text)
         if len(shown) < len(self.rows):
-            lines.append("... and {} more".format(len(self.rows) - len(shown)))
-        return lines
+            lines.append(cut("... and {} more".format(len(self.rows) - len(shown)), width))
+        return lines[:height]
 
     def json(self):
         """Returns one line of JSON for each host."""
@@ -287,7 +288,5 @@ def failure_text(row, host, width):
     """Returns the line of a host without values."""
     since = "no values since {}: ".format(clock_of(row.since)) if row.since else "no values: "
     # The end of the reason is left out, not its middle.
-    text, room = since + row.error, max(width - host - 1, 0)
-    while text_width(text) > room:
-        text = text[:-1]
-    return cut(fitted(row.name, host) + " " + text, width)
+    text = since + row.error
+    return cut(fitted(row.name, host) + " " + text[:fitting(text, max(width - host - 1, 0))], width)

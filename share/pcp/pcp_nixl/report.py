@@ -2,7 +2,7 @@
 """The report of one host: one line for each agent, or JSON."""
 import json
 
-from .source import COUNTERS, HOST, METRICS, TEXTS
+from .source import COUNTERS, HOST, METRICS, TEXTS, rate
 from .text import cut, duration, fitted, natural, printable, scaled, text_width, total
 
 # What distinguishes servers and ranks, in the order of the sort key. Only the pod is a label: archives of PCP before 6.3.4 lack the
@@ -140,28 +140,22 @@ class Report(object):
         agent["name"], agent["pod"] = name, labels.get("pod")
         agent["engine"], agent["role"], agent["port"] = server_parts(agent["server"])
         agent["server"] = " ".join(filter(None, (agent["server"], agent["rank"]))) or None
-        rates = [self.rate(before.value(metric, inst), agent[metric]) for metric in COUNTERS]
+        rates = [rate(before.value(metric, inst), agent[metric], self.interval) for metric in COUNTERS]
         agent["tx_rate"], agent["rx_rate"] = rates[:2]
         agent["byte_rate"], agent["xfer_rate"] = both(rates[:2]), both(rates[2:])
         return agent
 
-    def rate(self, before, now):
-        """Returns the rate of a counter per second, or None if it is new or was reset."""
-        if before is None or now is None or now < before or self.interval <= 0:
-            return None
-        return (now - before) / self.interval
-
     def host_rate(self, before, now):
         """Returns the rate of a total of the host, from its only value."""
-        return self.rate(*(next(iter((values or {}).values()), None) for values in (before, now)))
+        return rate(*(next(iter((values or {}).values()), None) for values in (before, now)), self.interval)
 
     def heading(self, width):
         """Returns the first line: host, date if there is room, time, total rates, and agents by state."""
         day, time = self.source.clock(self.timestamp)
         parts = [self.source.host, day + time]
-        for word, key, rate in zip(("tx", "rx"), ("tx_rate", "rx_rate"), self.host_rates):
+        for word, key, known in zip(("tx", "rx"), ("tx_rate", "rx_rate"), self.host_rates):
             # Archives and PMDAs without totals of the host have those of the agents.
-            rates = [agent[key] for agent in self.agents if agent[key] is not None] if rate is None else [rate]
+            rates = [agent[key] for agent in self.agents if agent[key] is not None] if known is None else [known]
             parts.append("{} {}B/s".format(word, scaled(sum(rates)) if rates else "-"))
         counts = ["{} {}".format(self.count(number), word) for number, word in STATES.items() if self.count(number)]
         agents = "1 agent" if len(self.agents) == 1 else "{} agents".format(len(self.agents))
@@ -236,7 +230,7 @@ class Report(object):
             own.update({key: agent[key] for key in PARTS + ("command",)})
             own.update({"stall": STALLS.get(agent["stall"]), "stall_age_ms": agent["stall_age"]})
             own.update({key: agent[key] for key in ("stall_peer", "stall_reason")})
-            own.update({key + "_per_second": agent[rate] for key, rate in (
+            own.update({key + "_per_second": agent[name] for key, name in (
                 ("tx_bytes", "tx_rate"), ("rx_bytes", "rx_rate"), ("transfers", "xfer_rate"))})
             own.update({key: agent[key] for key in COUNTERS})
             own.update({"xfer_time_p50_us": agent["p50"], "xfer_time_p99_us": agent["p99"]})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The samples of a host or an archive: values of metrics, names and labels of agents, and the errors of PCP."""
 import sys
+from math import isfinite
 from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_long, c_uint, c_void_p, cast
 
 from pcp import pmapi
@@ -9,7 +10,7 @@ from cpmapi import (
     PM_MODE_FORW, PM_TYPE_DOUBLE, PM_TYPE_STRING, PM_TYPE_U64,
 )
 
-from .text import printable
+from .text import decoded, printable
 
 # Fetched metrics by their name in this program. Each has one number for each agent, TEXTS one string.
 METRICS = {
@@ -34,6 +35,9 @@ TEXTS = {
     "server": "nixl.agent.server", "rank": "nixl.agent.rank", "command": "nixl.agent.command",
     "stall_peer": "nixl.agent.stall.peer", "stall_reason": "nixl.agent.stall.reason",
 }
+# Strings for each interface of the host, of PCP's PMDA for Linux. IPv6 addresses have a prefix length.
+ADDRESSES = {"inet": "network.interface.inet_addr", "inet6": "network.interface.ipv6_addr"}
+STRINGS = frozenset(TEXTS) | frozenset(ADDRESSES)
 # A number for each process, for agents without a tcp_share: it is of all agents of their process.
 PROCESS_SHARE = {"process_share": "nixl.process.tcp_share"}
 # Totals of the host. They have what agents moved that came or went in the interval.
@@ -64,6 +68,13 @@ def local_time(timestamp):
     parts = pmapi.tm()
     pmapi.LIBPCP.pmLocaltime(byref(c_long(int(timestamp))), byref(parts))
     return parts
+
+
+def rate(before, now, interval):
+    """Returns the rate of a counter per second, or None if it is new or was reset, or if the host's clock was set back."""
+    if before is None or now is None or now < before or not interval or interval < 0:
+        return None
+    return (now - before) / interval
 
 
 def day_of(timestamp):
@@ -153,6 +164,11 @@ class ArchiveSamples(object):
             self.context.pmFreeResult(result)
 
 
+def is_usable(name, desc):
+    """Returns True if a metric has the kind of values that this program takes it for. Another program may have the name."""
+    return (desc.contents.type == PM_TYPE_STRING) == (name in STRINGS)
+
+
 class Source(object):
     """A host or an archive with samples of these metrics. Without the required one there is no report."""
 
@@ -160,20 +176,23 @@ class Source(object):
         metrics = REPORT if metrics is None else metrics
         self.context, self.required = context, required
         self.is_archive = context.type == PM_CONTEXT_ARCHIVE
-        self.host = printable(context.pmGetContextHostName())
+        self.host = printable(decoded(context.pmGetContextHostName))
         self.metrics = []
         self.labelled, self.known_labels, self.labels_until = None, {}, float("-inf")
         found = lookup_names(context, list(metrics.values())) if metrics else {}
         if metrics and metrics[required] not in found:
             raise MissingMetric(metrics[required])
+        # One request for all: each takes a round trip to the host.
+        descs = context.pmLookupDescs(list(found.values())) if found else ()
+        descs = dict(zip(found, descs))
         for name, metric in metrics.items():
-            try:
-                if metric in found:
-                    self.metrics.append((name, found[metric], context.pmLookupDesc(found[metric])))
-            except pmapi.pmErr:
-                # The metric exists, but the PMDA does not answer, or the archive has no descriptor.
-                if name == required:
-                    raise
+            # The null id: the metric exists, but the PMDA does not answer, or the archive has no descriptor.
+            if name == required and descs[metric].contents.pmid == PM_ID_NULL:
+                raise pmapi.pmErr(PM_ERR_NOAGENT)
+            if metric in descs and descs[metric].contents.pmid != PM_ID_NULL and is_usable(name, descs[metric]):
+                self.metrics.append((name, found[metric], descs[metric]))
+            elif name == required:
+                raise MissingMetric(metric)
         self.archive_samples = {}
         if self.is_archive:
             samples = pmapi.pmContext(PM_CONTEXT_ARCHIVE, context.target)
@@ -205,7 +224,10 @@ class Source(object):
                 for number in range(max(vset.numval, 0)):
                     value = vlist[number]
                     atom = self.context.pmExtractValue(valfmt, value, desc.contents.type, kind)
-                    found[value.inst] = atom.dref(kind)
+                    number_or_text = atom.dref(kind)
+                    # JSON has no other numbers, and they have no place in an order.
+                    if kind != PM_TYPE_DOUBLE or isfinite(number_or_text):
+                        found[value.inst] = number_or_text
                     if kind == PM_TYPE_STRING:
                         pmapi.LIBC.free(c_void_p(atom.vp))
             for name, samples in self.archive_samples.items():

@@ -71,16 +71,23 @@ def text_width(text):
     return sum(map(char_width, text))
 
 
+def fitting(chars, width):
+    """Returns how many of the first characters fit into a width in cells."""
+    for count, char in enumerate(chars):
+        width -= char_width(char)
+        if width < 0:
+            return count
+    return len(chars)
+
+
 def cut(text, width):
     """Shortens a text to a width in cells. Two dots replace the middle."""
     if text_width(text) > width:
         # A width of 1 has room for one dot only.
-        dots, begin, end = ".."[:width], text, text
-        while text_width(end) > (width - len(dots)) // 2:
-            end = end[1:]
-        while text_width(begin) + len(dots) + text_width(end) > width:
-            begin = begin[:-1]
-        text = begin + dots + end
+        dots = ".."[:width]
+        room = width - len(dots)
+        end = text[len(text) - fitting(text[::-1], room // 2):]
+        text = text[:fitting(text, room - text_width(end))] + dots + end
     return text
 
 
@@ -98,6 +105,14 @@ def printable(name):
         else "".join("%{:02X}".format(byte) for byte in char.encode("utf-8", "replace"))
         for char in name
     )
+
+
+def decoded(read):
+    """Returns what a function of pmapi reads: a text, or if another host has sent no UTF-8, what can be read of it."""
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        return error.object.decode("utf-8", "replace")
 
 
 def natural(text):
