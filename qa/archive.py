@@ -43,11 +43,12 @@ UNITS = {
     "byte / sec": (1, -1, 0, cpmapi.PM_SPACE_BYTE, cpmapi.PM_TIME_SEC, 0),
     "none": (0, 0, 0, 0, 0, 0),
 }
-# Descriptors of PCP's own PMDAs: the agents of pmcd, network interfaces of the kernel, and InfiniBand.
+# Descriptors of PCP's own PMDAs: the agents of pmcd, network interfaces of the kernel with their addresses, and InfiniBand.
 OTHERS = {
     "pmcd.agent.status": ((2, 4, 1), "32-bit int", (2, 2), "instant", "none"),
     "network.interface.in.bytes": ((60, 3, 0), "64-bit unsigned int", (60, 3), "counter", "byte"),
     "network.interface.out.bytes": ((60, 3, 8), "64-bit unsigned int", (60, 3), "counter", "byte"),
+    "network.interface.inet_addr": ((60, 33, 0), "string", (60, 17), "discrete", "none"),
     "infiniband.port.total.bytes": ((91, 1, 12), "64-bit unsigned int", (91, 1), "counter", "byte"),
 }
 

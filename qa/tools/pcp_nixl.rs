@@ -4,6 +4,7 @@
 
 mod columns;
 mod host_lists;
+mod hostile;
 mod hosts;
 mod hosts_screen;
 mod live;

@@ -151,8 +151,8 @@ class Source(object):
     def clock(self, timestamp):
         return '', '00:00:01'
 options = types.SimpleNamespace(
-    once=False, json=True, key='name', pmGetOptionSamples=lambda: 0, pmGetOptionFinishOptarg=lambda: '1s',
-    pmGetOptionFinish=lambda: nixl.current_time() + 0.2, pmGetOptionInterval=lambda: nixl.pmapi.timeval(0, 50000))
+    once=False, json=True, key='name', pmGetOptionSamples=lambda: 0,
+    finish=lambda: 0.2 + nixl.current_time(), pmGetOptionInterval=lambda: nixl.pmapi.timeval(0, 50000))
 print('reports:', nixl.run(options, Source()))
 ";
     let said = python(script);

@@ -5,10 +5,11 @@
 use super::hosts::Lines;
 use super::{of_archive, pcp, python};
 use crate::support::scripted::{Process, libraries};
-use crate::support::share::archive;
+use crate::support::share::{archive, tool};
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, Pmcd, golden, output, run, text};
 use serde_json::Value;
+use std::fs;
 
 #[test]
 fn pairs_of_an_archive_are_sorted_and_marked() {
@@ -66,6 +67,65 @@ fn archive_without_peers_says_so() {
     }
 }
 
+/// Each report has the addresses of its time: one that moves belongs to its new host from then on.
+#[test]
+fn address_belongs_to_the_host_that_has_it_at_the_time() {
+    let home = Home::new();
+    let farm = home.path("farm");
+    for (name, own, other, shared) in [
+        ("a", "10.0.0.1", "10.0.0.9", "10.0.0.9 10.0.0.9 -"),
+        ("b", "10.0.0.2", "10.0.0.1", "- - 10.0.0.9"),
+        ("c", "10.0.0.3", "10.0.0.9", "- - -"),
+    ] {
+        let path = farm.join(name);
+        fs::create_dir_all(&path).expect("made");
+        let table = format!(
+            "nixl.transfer.tx_bytes {name}0 0 0 0\n\
+             nixl.agent.peer.tcp.tx_bytes {name}0::{other} 0 10 20\n\
+             network.interface.inet_addr eth0 {own} {own} {own}\n\
+             network.interface.inet_addr eth1 {shared}\n"
+        );
+        archive(&path.join("log"), 10, &table);
+    }
+    let mut command = pcp(&home, tool("pcp"));
+    let shown = run(command.args(["nixl", "-pj", "-H"]).arg(&farm));
+    let found = |line: &str| {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        let peer = &line["peers"][0];
+        let [host, from, to] =
+            [&line["host"], &peer["agent"], &peer["to_host"]].map(|text| text.to_string());
+        format!("{host} {from} {to}").replace('"', "")
+    };
+    let lines: Vec<_> = shown.lines().map(found).collect();
+    assert_eq!(
+        lines,
+        ["a a0 a", "b b0 a", "c c0 a", "a a0 b", "b b0 a", "c c0 b"],
+        "{shown}"
+    );
+}
+
+#[test]
+fn hosts_without_values_follow_the_pairs() {
+    let script = "
+row = nixl.PeerRow.__new__(nixl.PeerRow)
+row.name, row.addresses = 'a', set()
+row.pairs = [{'agent': 'a0', 'server': None, 'address': '10.0.0.2', 'to_host': None, 'to_agent': None, 'peer_tx': 1, 'peer_rx': 1,
+              'retransmits': 0, 'rtt': 5}]
+failures = [nixl.Failure(name, 'no route', None, None) for name in 'bc']
+for rows, height in (([row] + failures, None), ([row] + failures, 5), (failures, None)):
+    print(*nixl.PeerTable(rows, 0).lines(60, height)[3:], sep='\\n')
+print(*map(len, nixl.PeerTable(failures + [row], 0).lines(20)))
+";
+    let pair = "a a0 10.0.0.2  1.00  1.00         0     5us\n";
+    let [b, c] = ["b no values: no route\n", "c no values: no route\n"];
+    let expected = format!("{pair}{b}{c}{pair}... and 2 more\n{b}{c}");
+    let shown = python(script);
+    assert!(shown.starts_with(&expected), "{shown}");
+    let widths = shown[expected.len()..].split_whitespace();
+    let widths = widths.map(|width| width.parse().expect("a number"));
+    assert!(widths.max() < Some(20), "{shown}");
+}
+
 #[test]
 fn live_host_alone_is_reported_in_its_zone_or_refuses_at_once() {
     let home = Home::new();
@@ -86,7 +146,9 @@ def row(name, addresses, *pairs):
     one = nixl.PeerRow.__new__(nixl.PeerRow)
     one.name, one.addresses = name, set(addresses)
     one.pairs = [
-        {'agent': agent, 'server': None, 'address': address, 'to_host': None, 'to_agent': None} for agent, address in pairs
+        dict({'agent': agent, 'server': None, 'address': address, 'to_host': None, 'to_agent': None},
+             sent=moved[0] if moved else 0, received=moved[1] if moved else 0)
+        for agent, address, *moved in pairs
     ]
     return one
 def show(*rows):
@@ -101,10 +163,12 @@ show(row('a', ['10.0.0.1'], ('a0', '10.0.0.2')), row('b', ['10.0.0.2'], ('b0', '
 # b does not have a among its peers; an address that two hosts have is neither's; and one of another host.
 show(row('a', ['10.0.0.1', '172.17.0.1'], ('a0', '10.0.0.2'), ('a1', '10.9.9.9')),
      row('b', ['10.0.0.2', '172.17.0.1'], ('b0', '172.17.0.1')))
-# On one host, by the loopback interface and by its own address.
-show(row('a', ['10.0.0.1'], ('a0', '127.0.0.1'), ('a1', '127.0.0.1')))
-show(row('a', ['10.0.0.1'], ('a0', '10.0.0.1'), ('a1', '10.0.0.1'), ('a2', '::1')))
-show(row('a', [], ('a0', '127.0.0.1'), ('a0', '10.0.0.5')))
+# On one host, by the loopback interface and by its own address: the bytes of both ends must agree.
+show(row('a', ['10.0.0.1'], ('a0', '127.0.0.1', 9000, 5), ('a1', '127.0.0.1', 5, 9010), ('a2', '127.0.0.1', 5, 9900)))
+show(row('a', ['10.0.0.1'], ('a0', '10.0.0.1', 0, 700), ('a1', '10.0.0.1', 700, 0), ('a2', '::1', 700, 0)))
+show(row('a', ['10.0.0.1'], ('a0', '127.0.0.1', 0, 0), ('a1', '127.0.0.1', 0, 0), ('a2', '127.0.0.1', None, 0)))
+# Each talks to itself, or to a service.
+show(row('a', [], ('a0', '127.0.0.1', 900, 900), ('a1', '127.0.0.1', 70, 70), ('a0', '10.0.0.5')))
 # A peer at another host's loopback address is on the own host.
 show(row('a', ['10.0.0.1'], ('a0', '127.0.0.1')), row('b', ['10.0.0.2'], ('b0', '127.0.0.1')))
 ";
@@ -118,11 +182,13 @@ b; b0 -> a a0; b1 -> a a0
 a; a0 -> b None; a1 -> None None
 b; b0 -> None None
 
-a; a0 -> a a1; a1 -> a a0
+a; a0 -> a a1; a1 -> a a0; a2 -> a None
+
+a; a0 -> a None; a1 -> a a0; a2 -> a a0
 
 a; a0 -> a None; a1 -> a None; a2 -> a None
 
-a; a0 -> a None; a0 -> None None
+a; a0 -> a None; a1 -> a None; a0 -> None None
 
 a; a0 -> a None
 b; b0 -> b None
@@ -138,8 +204,18 @@ print(*map(nixl.plain, ['10.0.0.1', 'fe80::1/64', 'fd00:0:0::0012', 'fe80::1%eth
 target = nixl.Target('127.0.0.9:44321', '127.0.0.9:44321')
 print(*nixl.addresses_of(target))
 print(*nixl.addresses_of(nixl.Target('[::1]:44321', '[::1]:44321')), nixl.addresses_of(nixl.Target('no host', '')))
+for address in ('node1:1,2@gate', 'pcps://10.0.0.1', 'local:', 'unix:/run/pmcd.socket', 'local://run/x?a'):
+    print(nixl.Target(address, address).host(), end=' ')
+print(nixl.Target('node1', '/farm/node1', nixl.PM_CONTEXT_ARCHIVE).host())
+# Those that many hosts have are of none.
+class Source(nixl.PeerSource):
+    def __init__(self):
+        self.resolved = {'10.0.0.9', '127.0.1.1'}
+values = {'inet': {0: '127.0.0.1', 1: '10.0.0.1', 2: '169.254.1.1'}, 'inet6': {0: '::1/128', 1: 'fe80::1/64', 2: 'fd00::1/64'}}
+print(sorted(Source().addresses(nixl.Sample(0, values))))
 ";
-    let expected = "10.0.0.1 fe80::1 fd00::12 fe80::1 None None\n127.0.0.9\n::1 set()\n";
+    let expected = "10.0.0.1 fe80::1 fd00::12 fe80::1 None None\n127.0.0.9\n::1 set()\n\
+                    node1 10.0.0.1 None None None None\n['10.0.0.1', '10.0.0.9', 'fd00::1']\n";
     assert_eq!(python(script), expected);
 }
 
@@ -167,7 +243,7 @@ fn processes_of_a_host_that_talk_are_a_pair_with_rates() {
     command.args(["nixl", "-pj", "-t", "1"]);
     let mut lines = Lines::start(command);
     client.begin("[(one.sendall(bytes(1000)), time.sleep(0.1)) for _ in range(3000)]");
-    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("there");
+    let own = fs::read_to_string("/proc/sys/kernel/hostname").expect("there");
     lines.until(&[own.trim_end()], |_, line| {
         let pair = |from: &str, to: &str, key: &str| {
             let pairs = line["peers"].as_array().into_iter().flatten();

@@ -9,13 +9,14 @@ import shutil
 import sys
 import threading
 from collections import namedtuple
+from math import ceil
 from time import monotonic, time as current_time
 
 from pcp import pmapi
 from cpmapi import PM_ERR_EOL, PM_MODE_INTERP
 
 from .overview import Failure, HostSource, Overview, Row
-from .peers import PeerRow, PeerTable, open_peers
+from .peers import PeerRow, PeerSource, PeerTable
 from .source import MissingMetric, clock_of, day_of
 
 # Seconds for which a round waits for a host that has not answered, unless PMCD_CONNECT_TIMEOUT says otherwise. The next
@@ -24,7 +25,7 @@ PATIENCE = 1
 # What is shown: how a source is opened for a target, the class of what one host has in an interval, and of the whole.
 View = namedtuple("View", "open row table")
 HOSTS = View(lambda target: HostSource(target.context()), Row, Overview)
-PEERS = View(open_peers, PeerRow, PeerTable)
+PEERS = View(PeerSource, PeerRow, PeerTable)
 
 
 class Host(object):
@@ -32,7 +33,7 @@ class Host(object):
 
     def __init__(self, target, view):
         self.target, self.name, self.view = target, target.name, view
-        self.source = self.before = None
+        self.source = self.before = self.shown = None
         self.since = current_time()
         self.row = Failure(self.name, "it has not answered yet", self.since, self.since)
         self.is_busy = False
@@ -56,10 +57,14 @@ class Host(object):
             self.row = Failure(self.name, error, self.since, current_time())
 
     def outcome(self):
-        """Returns the last row, or what stands for it while the host keeps its thread waiting."""
-        if self.is_busy and self.row.error is None:
-            return Failure(self.name, "it does not answer", self.since, current_time())
-        return self.row
+        """Returns the row of an answer that no report has had, or a failure.
+
+        A host that takes longer for an answer than reports wait is in each report that follows an answer.
+        """
+        row, before, self.shown = self.row, self.shown, self.row
+        if row.error is None and row is not before:
+            return row
+        return Failure(self.name, row.error or "it does not answer", self.since, current_time())
 
 
 class ArchivedHost(object):
@@ -74,13 +79,13 @@ class ArchivedHost(object):
         except (MissingMetric, pmapi.pmErr) as error:
             self.source, self.error = None, error
 
-    def start(self, origin, interval):
+    def start(self, at, interval):
         """Sets the time of the first sample, and the interval between samples, in seconds."""
         context = self.source.context
-        if hasattr(context, "pmSetModeHighRes"):
-            context.pmSetModeHighRes(PM_MODE_INTERP, pmapi.timespec(*parts_of(origin)), pmapi.timespec(*parts_of(interval)))
-        else:
-            context.pmSetMode(PM_MODE_INTERP, origin, interval)
+        # PCP 7 has one function, for nanoseconds.
+        set_mode = getattr(context, "pmSetModeHighRes", context.pmSetMode)
+        set_mode(PM_MODE_INTERP, pmapi.timespec(*parts_of(at)), pmapi.timespec(*parts_of(interval)))
+        self.before = None
 
     def next(self, at):
         """Returns a row for the next time of the archive. It is a failure where the archive has no values."""
@@ -91,7 +96,7 @@ class ArchivedHost(object):
             now = self.source.sample()
         except pmapi.pmErr as error:
             if error.args[0] != PM_ERR_EOL:
-                raise
+                return Failure(self.name, error, None, at)
             # So it is also before the first sample.
             text = "its archive begins at {}" if at < self.begin else "its archive ended at {}"
             time = self.begin if at < self.begin else self.end
@@ -110,6 +115,10 @@ def parts_of(seconds):
     return micros // 1000000, micros % 1000000 * 1000
 
 
+class TooManyHosts(Exception):
+    """The error for a limit of processes (RLIMIT_NPROC, pids of a control group) that is too low for a thread for each host."""
+
+
 class ThreadPool(object):
     """A thread for each host.
 
@@ -125,7 +134,10 @@ class ThreadPool(object):
         for host in hosts:
             host.orders = queue.Queue()
             # The program can end while a thread waits for its host.
-            threading.Thread(target=self.work, args=(host,), daemon=True).start()
+            try:
+                threading.Thread(target=self.work, args=(host,), daemon=True).start()
+            except RuntimeError:
+                raise TooManyHosts(len(hosts))
 
     def work(self, host):
         """Asks a host once for each order."""
@@ -237,18 +249,25 @@ def run_archives(options, targets, view=HOSTS):
     if not open_hosts:
         raise hosts[0].error
     options.set_window(open_hosts[0].source.context)
-    interval = options.interval()
-    for host in open_hosts:
-        host.start(options.pmGetOptionOrigin(), interval)
+    interval = float(options.interval())
     wanted = 1 if options.once else options.pmGetOptionSamples()
     finish = float(options.pmGetOptionFinish())
-    at, reports = float(options.pmGetOptionOrigin()), 0
+    at, reports, is_gap = float(options.pmGetOptionOrigin()), 0, True
     while (not wanted or reports < wanted) and at <= finish:
+        if is_gap:
+            # No archive has this time. Those of a farm may be years apart.
+            begins = [host.begin for host in open_hosts if host.end >= at]
+            if not begins:
+                break
+            at += max(0, ceil((min(begins) - at) / interval)) * interval
+            for host in open_hosts:
+                host.start(at, interval)
         rows = [host.next(at) for host in hosts]
         if any(row.error is None for row in rows):
             show(view.table(rows, at, options.key, has_date=True), options, reports)
             reports += 1
-        at += float(interval)
+        at += interval
+        is_gap = not any(host.begin <= at <= host.end for host in open_hosts)
     return reports
 
 

@@ -113,6 +113,7 @@ def run_archive_events(options, targets):
                 host.found += found
         except pmapi.pmErr as error:
             if error.args[0] != PM_ERR_EOL:
-                raise
+                host.error = error
+                host.complain("; its later events are left out")
     print_events(options, hosts, start, finish)
     return True

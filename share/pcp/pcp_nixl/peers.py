@@ -4,11 +4,9 @@ import json
 import socket
 from ipaddress import ip_address
 
-from pcp import pmapi
-
 from .overview import Failure, failure_text
 from .report import SLOW_RATIO
-from .source import METRICS, TEXTS, Source, clock_of, day_of, lookup_names
+from .source import ADDRESSES, METRICS, TEXTS, Source, clock_of, day_of, rate
 from .text import cut, duration, fitted, natural, printable, scaled, text_width
 
 # Of each peer of an agent. The instance is AGENT::ADDRESS, and a name of an agent has no colon.
@@ -20,11 +18,11 @@ OF_PEERS = {
 }
 # Of the host: that it has pmdanixl, and for each agent, what names it.
 OF_HOST = {"tx_bytes": METRICS["tx_bytes"], "server": TEXTS["server"], "rank": TEXTS["rank"]}
-# Addresses of the host, of PCP's PMDA for Linux. IPv6 addresses have a prefix length.
-ADDRESSES = {"inet": "network.interface.inet_addr", "inet6": "network.interface.ipv6_addr"}
 # Bytes of a segment. Pairs of which more than LOSSY_SHARE of the bytes is sent again are marked.
 SEGMENT = 1460
 LOSSY_SHARE = 0.01
+# Part by which the bytes of the two ends of a connection differ at most. They are read one after the other.
+SAME_BYTES = 0.02
 NOTE = "over TCP; traffic over RDMA, NVLink and shared memory has no peers"
 # Widths of the columns after FROM and TO.
 WIDTHS = (("TX/s", 5), ("RX/s", 5), ("RETRANS/s", 9), ("RTT", 7))
@@ -33,20 +31,16 @@ WIDTHS = (("TX/s", 5), ("RX/s", 5), ("RETRANS/s", 9), ("RTT", 7))
 class PeerSource(Source):
     """The peers of the agents of a host, and the addresses of the host."""
 
-    def __init__(self, context):
-        Source.__init__(self, context, dict(OF_HOST, **OF_PEERS))
-        self.addresses, self.agents, self.pairs = self.own_addresses(), {}, {}
+    def __init__(self, target):
+        Source.__init__(self, target.context(), dict(OF_HOST, **OF_PEERS, **ADDRESSES))
+        self.resolved, self.agents, self.pairs = addresses_of(target), {}, {}
 
-    def own_addresses(self):
-        """Returns the addresses of the interfaces. There are none without PCP's PMDA for Linux, or in an archive."""
-        if self.is_archive or len(lookup_names(self.context, list(ADDRESSES.values()))) < len(ADDRESSES):
-            return set()
-        try:
-            found = Source(self.context, ADDRESSES, "inet").sample()
-        except pmapi.pmErr:
-            return set()
-        values = [value for metric in found.values.values() for value in metric.values()]
-        return {address for address in map(plain, values) if address}
+    def addresses(self, sample):
+        """Returns the addresses that only this host has. One of an interface may move to another host."""
+        found = [value for metric in ADDRESSES for value in sample.values.get(metric, {}).values()]
+        addresses = {plain(address) for address in found} | self.resolved
+        # 127.0.0.1 is every host, for itself, and a link-local address another host on each link.
+        return {address for address in addresses if address and not is_local(address)}
 
     def sample(self):
         """Returns the current values, and reads names if an agent or a peer is new."""
@@ -66,22 +60,18 @@ def plain(text):
         return None
 
 
+def is_local(address):
+    """Returns True for an address that many hosts have."""
+    return ip_address(address).is_loopback or ip_address(address).is_link_local
+
+
 def addresses_of(target):
     """Returns the addresses of the host that a specification names, by the resolver. It may take long."""
-    if target.is_archive:
-        return set()
-    name = target.name[1:].split("]")[0] if target.name.startswith("[") else target.name.split(":")[0]
+    name = target.host()
     try:
-        return {plain(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+        return {plain(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)} if name else set()
     except (OSError, UnicodeError):
         return set()
-
-
-def open_peers(target):
-    """Connects to a host, or opens its archives, and finds its addresses."""
-    source = PeerSource(target.context())
-    source.addresses |= addresses_of(target)
-    return source
 
 
 class PeerRow(object):
@@ -92,8 +82,7 @@ class PeerRow(object):
     def __init__(self, name, source, before, now):
         self.name, self.host, self.timestamp = name, source.host, now.timestamp
         self.interval = now.timestamp - before.timestamp if before else None
-        # 127.0.0.1 is every host, for itself.
-        self.addresses = {address for address in source.addresses if not ip_address(address).is_loopback}
+        self.addresses = source.addresses(now)
         self.pairs = []
         for inst in now.values.get("peer_tx", {}):
             if inst in source.pairs:
@@ -102,14 +91,14 @@ class PeerRow(object):
     def pair(self, source, inst, before, now):
         """Returns the figures of an agent and one of its peers."""
         agent, _, address = source.pairs[inst].partition("::")
-        ids = [number for number, name in source.agents.items() if name == agent]
+        # An archive may have the name of an agent with other ids, too.
+        ids = [number for number, name in source.agents.items() if name == agent and number in now.instances()]
         server = " ".join(printable(now.value(text, ids[0]) or "") for text in ("server", "rank")).strip() if ids else ""
         pair = {"agent": agent, "server": server or None, "address": plain(address) or address, "to_host": None, "to_agent": None}
         for key in ("peer_tx", "peer_rx", "retransmits"):
-            values = [sample.value(key, inst) if sample else None for sample in (before, now)]
-            known = None not in values and values[1] >= values[0] and self.interval
-            pair[key] = (values[1] - values[0]) / self.interval if known else None
+            pair[key] = rate(before and before.value(key, inst), now.value(key, inst), self.interval)
         pair["rtt"] = now.value("rtt", inst)
+        pair["sent"], pair["received"] = now.value("peer_tx", inst), now.value("peer_rx", inst)
         return pair
 
 
@@ -128,13 +117,18 @@ def resolve(rows):
             if other is None:
                 continue
             pair["to_host"] = other.name
-            # The agents of the other host that have this host among their peers, without the agent itself.
-            back = {answer["agent"]: answer for answer in other.pairs if answer["to"] is row}
-            if other is row:
-                back.pop(pair["agent"], None)
+            # The agents of the other host that have this host among their peers.
+            back = {answer["agent"]: answer for answer in other.pairs if answer["to"] is row and (
+                other is not row or answer["agent"] != pair["agent"] and is_other_end(pair, answer))}
             answer = one(list(back.values()))
             if answer:
                 pair["to_agent"], pair["to_server"] = answer["agent"], answer["server"]
+
+
+def is_other_end(pair, answer):
+    """Returns True if what one agent has sent is what the other has received. On one host, others talk to themselves, or to a service."""
+    ends = [(pair["sent"], answer["received"]), (pair["received"], answer["sent"])]
+    return all(None not in end and abs(end[0] - end[1]) <= SAME_BYTES * max(end) for end in ends) and max(ends[0] + ends[1]) > 0
 
 
 def one(found):
@@ -171,6 +165,11 @@ class PeerTable(object):
             pair["lossy"] = again > 0 and again > LOSSY_SHARE * (pair["peer_tx"] or 0)
         self.pairs.sort(key=lambda one_pair: -((one_pair[1]["peer_tx"] or 0) + (one_pair[1]["peer_rx"] or 0)))
 
+    @staticmethod
+    def choices():
+        """Returns nothing: no key chooses a pair."""
+        return []
+
     def names(self, row, pair):
         """Returns the texts of FROM and TO."""
         own = pair["server"] or pair["agent"]
@@ -197,18 +196,18 @@ class PeerTable(object):
         second = min(longest[1], room - first)
         head = [fitted("FROM", first), fitted("TO", second)] + [word.rjust(size) for word, size in WIDTHS]
         lines.append(cut(" ".join(head), width))
-        lines += [failure_text(row, text_width(row.name), width) for row in self.failures]
         for (_, pair), texts in zip(self.pairs, names):
             cells = [fitted(texts[0], first), fitted(texts[1], second)]
             again = scaled(pair["retransmits"]) + ("!" if pair["lossy"] else "")
             time = duration(pair["rtt"]) + ("!" if pair["slow"] else "")
             values = (scaled(pair["peer_tx"]), scaled(pair["peer_rx"]), again, time)
             lines.append(cut(" ".join(cells + [text.rjust(size) for text, (_, size) in zip(values, WIDTHS)]), width))
-        if not self.pairs:
-            lines.append("no peers: no agent has TCP connections, or proc_facts is false (nixl.conf(5))")
+        if self.rows and not self.pairs:
+            lines.append(cut("no peers: no agent has TCP connections, or proc_facts is false (nixl.conf(5))", width))
+        lines += [failure_text(row, text_width(row.name), width) for row in self.failures]
         if height and len(lines) > height:
             rest = len(lines) - height + 1
-            lines[height - 1:] = ["... and {} more".format(rest)]
+            lines[height - 1:] = [cut("... and {} more".format(rest), width)]
         return lines
 
     def json(self):
