@@ -3,7 +3,8 @@
 //! `pcp nixl --hosts` on a terminal: keys, the report of one host, and the state of the terminal afterwards.
 
 use super::hosts::Hosts;
-use super::pcp;
+use super::{pcp, python};
+use crate::support::kill::while_stopped;
 use crate::support::{Home, Pmcd, soon};
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,6 +22,10 @@ struct Terminal {
 impl Terminal {
     /// Starts the command with its process id in a file.
     fn start(home: &Home, pmcd: &Pmcd, hosts: &Hosts, name: &str) -> Self {
+        Self::with_options(home, pmcd, hosts, name, "")
+    }
+
+    fn with_options(home: &Home, pmcd: &Pmcd, hosts: &Hosts, name: &str, options: &str) -> Self {
         let list = hosts.list(home, &[]);
         let typescript = home.path(name);
         let mut script = pcp(home, pmcd.tool("script"));
@@ -28,7 +33,7 @@ impl Terminal {
         script.env("PMCD_CONNECT_TIMEOUT", "1");
         // Ctrl-C is of the command only, and the shell goes on.
         let command = format!(
-            "trap : INT; sh -c 'echo $$ >{0}.pid; exec pcp nixl -t 0.2 -H {1}'; echo \"status $?\"; stty -a",
+            "trap : INT; sh -c 'echo $$ >{0}.pid; exec pcp nixl -t 0.2 {options} -H {1}'; echo \"status $?\"; stty -a",
             typescript.display(),
             list.display()
         );
@@ -118,6 +123,78 @@ fn keys_choose_a_host_whose_report_enter_shows() {
     terminal.shows(&chosen(&refusing[0]));
     terminal.keys("q");
     terminal.ends_with(0);
+}
+
+#[test]
+fn key_leaves_the_report_of_a_host_that_stops_answering() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let _ring = home.new_ring("steady", 64);
+    pmcd.becomes(&[("steady", 0)]);
+    let hosts = Hosts::start(&pmcd, [1, 0, 0]);
+    let mut terminal = Terminal::start(&home, &pmcd, &hosts, "stopped");
+    terminal.shows("1 of 1 host  ");
+    // A function key of Linux's console is not Esc.
+    terminal.keys("\x1b[[A\r");
+    terminal.shows("\r\nAGENT ");
+    // libpcp waits for two minutes here, and for ten seconds by default.
+    while_stopped(&[pmcd.pid()], || {
+        terminal.keys("q");
+        terminal.shows("0 of 1 host  ");
+    });
+    terminal.shows("1 of 1 host  ");
+    terminal.keys("q");
+    terminal.ends_with(0);
+}
+
+#[test]
+fn screen_of_peers_ends_by_a_key_above_the_prompt() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let hosts = Hosts::start(&pmcd, [1, 1, 0]);
+    for (name, key) in [("left", "jk\r\x1b[5~q"), ("interrupted", "\x03")] {
+        let mut terminal = Terminal::with_options(&home, &pmcd, &hosts, name, "-p");
+        terminal.shows("1 of 2 hosts  ");
+        terminal.shows("Connection refused");
+        terminal.keys(key);
+        terminal.ends_with(0);
+    }
+}
+
+/// Of one line, of a few cells, and of more than there are hosts.
+#[test]
+fn screen_has_no_more_lines_and_cells_than_the_terminal() {
+    let script = "
+import re
+rows = [nixl.Failure('host%d' % number, 'no route to it', None, None) for number in range(9)]
+for table in (nixl.Overview, nixl.PeerTable):
+    for height in range(1, 16):
+        for width in (1, 2, 5, 20, 80):
+            lines = table(list(rows), 0).lines(width, height, 'host7')
+            cells = max(nixl.text_width(re.sub('\x1b.*?m', '', line)) for line in lines)
+            assert len(lines) <= height and cells < max(width, 1), (width, lines)
+            has_chosen = any('\x1b[7m' in line for line in lines)
+            assert has_chosen == (height > 3 and table == nixl.Overview), (height, lines)
+";
+    python(script);
+}
+
+/// A size that changes, or a stop that ends, has the screen drawn again at once.
+#[test]
+fn signal_of_a_terminal_is_as_good_as_a_key() {
+    let script = "
+import os, signal, threading
+master, terminal = os.openpty()
+keys = nixl.Keys(terminal)
+with keys:
+    for number in (signal.SIGWINCH, signal.SIGCONT):
+        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+        found = None
+        while found is None:
+            found = keys.next(3600)
+        print(found == nixl.REDRAW)
+";
+    assert_eq!(python(script), "True\nTrue\n");
 }
 
 #[test]

@@ -9,6 +9,7 @@ from cpmapi import PM_ERR_EOL
 
 from .report import DEFAULT_KEY, Report
 from .source import reason, report_error
+from .terminal import CLEAR
 
 
 def show(report, options, is_screen):
@@ -19,8 +20,7 @@ def show(report, options, is_screen):
         # Without a terminal, lines have no maximum width unless COLUMNS is set.
         columns, rows = shutil.get_terminal_size((80 if sys.stdout.isatty() else sys.maxsize, 24))
         text = "\n".join(report.lines(columns, rows if is_screen else None))
-        # Escape sequences: cursor to the top left corner, erase the rest of the screen.
-        print("\033[H\033[J" + text if is_screen else text)
+        print(CLEAR + text if is_screen else text)
     sys.stdout.flush()
 
 
@@ -34,9 +34,11 @@ def run(options, source, screen=None):
     finish = options.finish()
     interval = options.pmGetOptionInterval() or pmapi.timeval(options.delta, 0)
     is_screen = not (options.once or options.json or source.is_archive) and sys.stdout.isatty()
+    # On the screen of many hosts, a key works while the host does not answer.
+    ask = screen.wait_for if screen else lambda work: work()
     reports, is_waiting = 0, False
     try:
-        before = source.sample()
+        before = ask(source.sample)
         answered = before.timestamp
         while not wanted or reports < wanted:
             if screen:
@@ -44,18 +46,18 @@ def run(options, source, screen=None):
             elif not source.is_archive:
                 interval.sleep()
             try:
-                now = source.sample()
-                report = Report(source, before or now, now, key)
+                now = ask(source.sample)
+                report = ask(lambda: Report(source, before or now, now, key))
             except pmapi.pmErr as error:
                 if source.is_archive or options.once:
                     raise
                 # pmcd or pmdanixl may be up again at the next sample: pmcd ends a PMDA that stood still for 5 s, and starts it again.
                 text = reason(error, source.clock(answered)[1])
                 if is_screen:
-                    print("\033[H\033[J{}  no values: {}".format(source.host, text), flush=True)
+                    print(CLEAR + "{}  no values: {}".format(source.host, text), flush=True)
                 elif not is_waiting:
                     report_error(text, "; waiting until it answers")
-                source.reconnect()
+                ask(source.reconnect)
                 before, is_waiting = None, True
                 if current_time() > finish:
                     break

@@ -16,11 +16,13 @@ from .overview import Failure
 from .source import MissingMetric, Source
 from .text import cut
 
-# A key: an escape sequence of a function key, or one byte.
-KEY = re.compile(rb"\033[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
+# A key: an escape sequence of a function key, which on Linux's console may have two brackets, or one byte.
+KEY = re.compile(rb"\033(?:\[\[?|O)[0-9;]*[A-Za-z~]|.", re.DOTALL)
 UP, DOWN = (b"\033[A", b"\033OA", b"k"), (b"\033[B", b"\033OB", b"j")
 PAGE_UP, PAGE_DOWN = (b"\033[5~",), (b"\033[6~", b" ")
 ENTER, LEAVE = (b"\r", b"\n"), (b"q", b"Q", b"\033")
+# In place of a key: the terminal has another size, or the program continues after a stop.
+REDRAW = b""
 # Seconds within which the bytes of one function key follow each other, also over a slow connection.
 KEY_SECONDS = 0.05
 # Cursor to the top left corner, erase the rest of the screen.
@@ -40,10 +42,16 @@ class Keys(object):
 
     def __init__(self, fd):
         self.fd, self.saved, self.handlers, self.typed = fd, termios.tcgetattr(fd), {}, []
+        # A signal makes the first one readable.
+        self.woken = self.waker = None
 
     def __enter__(self):
         handlers = dict.fromkeys(ENDS, self.end)
-        handlers.update({signal.SIGTSTP: self.stop, signal.SIGCONT: self.take})
+        handlers.update({signal.SIGTSTP: self.stop, signal.SIGCONT: self.go_on, signal.SIGWINCH: self.redraw})
+        self.woken, self.waker = os.pipe()
+        for end in (self.woken, self.waker):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self.waker)
         for number, handler in handlers.items():
             self.handlers[number] = signal.signal(number, handler)
         self.take()
@@ -51,12 +59,20 @@ class Keys(object):
 
     def __exit__(self, *_error):
         self.give_back()
-        # The prompt of the shell follows below the last screen.
-        print(flush=True)
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
 
-    def take(self, *_signal):
+    def redraw(self, *_signal):
+        """Has the screen drawn again, as if by a key."""
+        self.typed.append(REDRAW)
+
+    def go_on(self, *_signal):
+        """Continues after a stop."""
+        self.take()
+        self.redraw()
+
+    def take(self):
         """Switches line editing and echo off. Ctrl-C and Ctrl-Z stay."""
         mode = termios.tcgetattr(self.fd)
         mode[3] &= ~(termios.ICANON | termios.ECHO)
@@ -85,8 +101,12 @@ class Keys(object):
 
     def next(self, seconds, others=()):
         """Returns the next key, or None: after a time, or if another descriptor can be read."""
-        if not self.typed and self.fd in select.select([self.fd, *others], [], [], seconds)[0]:
-            self.typed = self.read()
+        if not self.typed:
+            readable = select.select([self.fd, self.woken, *others], [], [], seconds)[0]
+            if self.woken in readable:
+                os.read(self.woken, 4096)
+            if self.fd in readable:
+                self.typed += self.read()
         return self.typed.pop(0) if self.typed else None
 
     def read(self):
@@ -119,6 +139,17 @@ class Screen(object):
         self.keys, self.targets, self.show_host = keys, {target.name: target for target in targets}, show_host
         self.overview = self.chosen = None
 
+    def __enter__(self):
+        if self.keys:
+            self.keys.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        if self.keys:
+            self.keys.__exit__(*error)
+        # The prompt of the shell follows below the last screen.
+        print(flush=True)
+
     @staticmethod
     def begin(interval):
         """Says when the first report comes, if that is not soon."""
@@ -131,7 +162,7 @@ class Screen(object):
         if self.overview is None:
             return
         if self.keys and self.chosen is None:
-            self.chosen = self.overview.rows[0].name
+            self.chosen = next(iter(self.overview.choices()), None)
         width, height = shutil.get_terminal_size((80, 24))
         print(CLEAR + "\n".join(self.overview.lines(width, height, self.chosen)), end="", flush=True)
 
@@ -141,11 +172,11 @@ class Screen(object):
             raise Leave()
         if self.overview is None:
             return
-        if key in ENTER and self.chosen:
+        names = self.overview.choices()
+        if key in ENTER and names:
             self.open(self.chosen)
-        else:
+        elif names:
             step = {UP: -1, DOWN: 1, PAGE_UP: -PAGE, PAGE_DOWN: PAGE}
-            names = [row.name for row in self.overview.rows]
             moved = names.index(self.chosen) + sum(by for keys, by in step.items() if key in keys)
             self.chosen = names[max(0, min(moved, len(names) - 1))]
         self.draw()
@@ -155,7 +186,7 @@ class Screen(object):
         self.say(name, "connecting")
         try:
             try:
-                self.show_host(self.connect(self.targets[name]), self)
+                self.show_host(self.wait_for(lambda: Source(self.targets[name].context())), self)
             except (MissingMetric, pmapi.pmErr) as error:
                 self.say(name, Failure(name, error, None, None).error)
                 self.pause(float("inf"))
@@ -168,23 +199,25 @@ class Screen(object):
         width = shutil.get_terminal_size((80, 24)).columns
         print(CLEAR + cut("{}  {}".format(name, text), width - 1) + "\nq: back to all hosts", flush=True)
 
-    def connect(self, target):
-        """Returns the source of a host. A key leaves earlier: libpcp may wait for seconds."""
+    def wait_for(self, ask):
+        """Returns what a function returns that asks a host. A key leaves earlier: libpcp may wait for seconds."""
         found = []
 
         def work():
-            """Connects in a thread of its own."""
+            """Asks in a thread of its own."""
             try:
-                found.append(Source(target.context()))
-            except (MissingMetric, pmapi.pmErr) as error:
-                found.append(error)
+                found.append((ask(), None))
+            except Exception as error:  # pylint: disable=broad-except
+                # It is raised below.
+                found.append((None, error))
 
         threading.Thread(target=work, daemon=True).start()
         while not found:
             self.pause(KEY_SECONDS)
-        if isinstance(found[0], Exception):
-            raise found[0]
-        return found[0]
+        answer, error = found[0]
+        if error:
+            raise error
+        return answer
 
     def pause(self, seconds):
         """Waits, and raises Leave if a key asks for that."""
