@@ -17,6 +17,7 @@ help:
 	@echo "                    of each system call on rings and state, hostile files, 50 restarts of real NIXL"
 	@echo "make soak           hundreds of agents start and exit; MINUTES=10"
 	@echo "make bench          measure drains, fetches, memory and CPU time for docs/speed.md; QUICK=1: into target/; ONLY=\"load push\": print some"
+	@echo "make uprobes        measure what uprobes on libnixl cost a transfer, for docs/speed.md; as root; ONLY=\"sm-4k tcp-4k\": print some"
 	@echo "make compare        pmdanixl beside NIXL's own exporters under one load of real NIXL (docs/testing.md); RUNS=5 SECONDS=10"
 	@echo "make engines        real vLLM servers on this host's CPUs: figures, labels, kills (docs/testing.md); STEPS=\"pull tp2\" for some"
 	@echo "make gpu            real NIXL on this host's GPU, seen by pmdanixl (docs/testing.md); HOST_MEMORY=1 without a GPU; PACK=DIR"
@@ -78,6 +79,9 @@ soak:
 bench:
 	@scripts/bench
 
+uprobes:
+	@scripts/uprobes
+
 compare:
 	@scripts/compare $(or $(RUNS),5) $(or $(SECONDS),10)
 
@@ -114,4 +118,4 @@ dashboard:
 clean:
 	@. scripts/env && cargo clean && rm -f help.dir help.pag
 
-.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench compare engines gpu fleet fleet-cost scrape-cost loc against fuzz mutants install uninstall dashboard clean
+.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench uprobes compare engines gpu fleet fleet-cost scrape-cost loc against fuzz mutants install uninstall dashboard clean

@@ -9,6 +9,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// How the section of `make uprobes` begins (qa/bench/uprobes/measure.py has the same words).
+const UPROBES: &str = "\n## What uprobes on NIXL cost\n";
+
 /// Table of results.
 #[derive(Debug)]
 pub struct Table {
@@ -67,12 +70,21 @@ pub fn write(extent: Extent, tables: &[Table], plot: &Plot) {
     let _ = writeln!(text, "{}\n", machine());
     text.push_str("![time of a fetch by agents](images/speed.png)\n");
     text.extend(tables.iter().map(Table::markdown));
+    text.push_str(&uprobes());
     for place in [&page, &image] {
         fs::create_dir_all(place.parent().expect("a directory")).expect("made");
     }
     fs::write(&page, text).expect("written");
     plot.draw(&image);
     println!("\nwritten: {}, {}", page.display(), image.display());
+}
+
+/// Section of docs/speed.md that `make uprobes` writes, the last one, or "".
+fn uprobes() -> String {
+    let page = super::support::project("docs/speed.md");
+    let page = fs::read_to_string(page).unwrap_or_default();
+    page.find(UPROBES)
+        .map_or_else(String::new, |at| page[at..].to_owned())
 }
 
 fn places(extent: Extent) -> (PathBuf, PathBuf) {
