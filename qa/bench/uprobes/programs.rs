@@ -205,8 +205,8 @@ pub fn constructor(maps: &Maps) -> Vec<u64> {
     end(a)
 }
 
-/// Entry of `nixlAgent::postXferReq(this, nixlXferReqH *, ...)`: the transfer is in flight. Keeps the handle for the return.
-/// `name` is the offset of the peer's name in a handle, for handles that no other probe has added.
+/// Entry of `nixlAgent::postXferReq(this, nixlXferReqH *, ...)`: the transfer is in flight. Keeps the handle for the
+/// return. `name` is the offset of the peer's name in a handle, for handles that no other probe has added.
 pub fn post(maps: &Maps, for_return: bool, name: Option<i32>) -> Vec<u64> {
     let mut a = Assembler::default();
     a.load(Size::Double, R6, R1, register::RSI);
@@ -276,8 +276,9 @@ pub fn release(maps: &Maps) -> Vec<u64> {
     end(a)
 }
 
-/// Entry of `nixlXferReqH::updateRequestStats(this, nixlTelemetry *, status)`, which NIXL calls with telemetry only: once if a transfer
-/// is done at its post, else after the post and at the end. `name` is the offset of the peer's name in a handle.
+/// Entry of `nixlXferReqH::updateRequestStats(this, nixlTelemetry *, status)`, which NIXL calls with telemetry only:
+/// once if a transfer is done at its post, else after the post and at the end. `name` is the offset of the peer's name
+/// in a handle.
 pub fn update_stats(maps: &Maps, name: i32) -> Vec<u64> {
     let mut a = Assembler::default();
     a.load(Size::Double, R6, R1, register::RDI);

@@ -76,8 +76,8 @@ impl Symbols {
         Ok(Self(found))
     }
 
-    /// Returns the offset of the one function whose name begins so. Names of C++ are mangled, and end with the types of the
-    /// last arguments, which differ between versions.
+    /// Returns the offset of the one function whose name begins so. Names of C++ are mangled, and end with the types of
+    /// the last arguments, which differ between versions.
     pub fn offset(&self, prefix: &str) -> Result<u64> {
         let mut offsets: Vec<u64> = self
             .0

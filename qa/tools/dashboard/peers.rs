@@ -19,7 +19,8 @@ const NOTE: &str = "document.querySelector('#peers .note').textContent";
 /// The pair with a slow link.
 const SLOW: &str = "vllm TP2 and 10.78.0.2";
 
-/// Two namespaces with two links between them: 10.77.0.1 and 10.77.0.2, .3, and a slow one with losses, 10.78.0.1 and 10.78.0.2.
+/// Two namespaces with two links between them: 10.77.0.1 and 10.77.0.2, .3, and a slow one with losses, 10.78.0.1 and
+/// 10.78.0.2.
 struct Network {
     near: Holder,
     far: Holder,

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! `pcp nixl --hosts` with hosts and archives that answer late, with other values than expected, or not to the end: they cost
-//! no other host its line.
+//! `pcp nixl --hosts` with hosts and archives that answer late, with other values than expected, or not to the end:
+//! they cost no other host its line.
 
 use super::{pcp, python};
 use crate::support::share::{archive, tool};
 use crate::support::{Home, output, run, text};
 use std::fs;
 
-/// Defines `write(path, rows, begin)`, which makes an archive of three minutes, and hosts by the name of their directory.
+/// Defines `write(path, rows, begin)`, which makes an archive of three minutes, and hosts by the name of their
+/// directory.
 const WRITER: &str = "
 import cpmapi, os
 from pcp import pmi

@@ -30,8 +30,8 @@ pub fn create_request(maps: &Maps) -> Vec<u64> {
     })
 }
 
-/// `nixlAgent::makeXferReq` of NIXL 1.5 with two spans: `nixlDlistH`, which begins with the peer's name, is in a register,
-/// and the address of the handle is the third word of arguments in the stack.
+/// `nixlAgent::makeXferReq` of NIXL 1.5 with two spans: `nixlDlistH`, which begins with the peer's name, is in a
+/// register, and the address of the handle is the third word of arguments in the stack.
 pub fn make_request(maps: &Maps) -> Vec<u64> {
     create(maps, register::R9, |a| {
         a.load(Size::Double, R3, R6, register::RSP);
