@@ -185,6 +185,48 @@ report(6)
     );
 }
 
+/// libpcp looks for one name at a time. The resolver may need seconds for each, while another server of it is down.
+#[test]
+fn names_are_resolved_beside_each_other_outside_of_libpcp() {
+    let script = "
+import os, threading
+names, both, context = [], threading.Barrier(2), nixl.pmapi.pmContext
+def getaddrinfo(name, *rest, **more):
+    if name == 'unknown':
+        raise nixl.socket.gaierror(-2, 'Name or service not known')
+    both.wait(60)
+    return [(0, 0, 0, '', (address, 0)) for address in ('fe80::1%eth0', '127.0.0.1')]
+def connect(kind, address):
+    names.append(address)
+    raise nixl.pmapi.pmErr(-111)
+nixl.socket.getaddrinfo, nixl.pmapi.pmContext = getaddrinfo, connect
+hosts = [nixl.Host(nixl.Target(name, name), nixl.HOSTS) for name in ('one:44399', 'pcp://two?a=b', 'unknown')]
+threads = [threading.Thread(target=host.ask) for host in hosts]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(*sorted(names), *[host.row.error for host in hosts], sep='; ')
+for name in ('pcps://one', 'one@gate', 'local:', 'unix:/run/x'):
+    print(*nixl.Target(name, name).specifications())
+os.environ['PCP_SECURE_SOCKETS'] = '1'
+print(*nixl.Target('one', 'one').specifications())
+try:
+    nixl.pmapi.pmContext = context
+    del os.environ['PCP_SECURE_SOCKETS']
+    nixl.Target('unknown', 'unknown').context()
+except nixl.UnknownHost as error:
+    print(nixl.reason(error))
+";
+    assert_eq!(
+        python(script),
+        "127.0.0.1:44399; [fe80::1%eth0]:44399; pcp://127.0.0.1?a=b; pcp://[fe80::1%eth0]?a=b; \
+         Connection refused; Connection refused; the name is not resolved: Name or service not known\n\
+         pcps://one\none@gate\nlocal:\nunix:/run/x\none\n\
+         the name is not resolved: Name or service not known ['unknown']\n"
+    );
+}
+
 #[test]
 fn limit_of_processes_is_reported_as_the_reason() {
     let script = "

@@ -179,6 +179,33 @@ for table in (nixl.Overview, nixl.PeerTable):
     python(script);
 }
 
+#[test]
+fn column_that_sorts_stays_on_narrow_lines() {
+    let script = "
+class Row(nixl.Failure):
+    def __init__(self, name):
+        nixl.Failure.__init__(self, name, 'no route', 1, 93000)
+for key in ('errors', 'rx_rate', None):
+    print(nixl.Overview([Row('host')], 93000, key).lines(50)[2])
+# The date is that of another day.
+print(nixl.Overview([Row('host')], 0).lines(80)[3])
+print(nixl.Overview([nixl.Failure('host', 'no route', 92990, 93000)], 0).lines(80)[3])
+";
+    let shown = python(script);
+    let heads: Vec<_> = shown.lines().collect();
+    assert!(heads[0].contains(" ERR "), "{shown}");
+    assert!(
+        heads[1].contains(" RX/s ") && !heads[1].contains(" ERR "),
+        "{shown}"
+    );
+    assert!(!heads[2].contains(" RX/s "), "{shown}");
+    assert!(
+        heads[3].contains("no values since 1970-01-01 ") || heads[3].contains("1969-12-31 "),
+        "{shown}"
+    );
+    assert!(!heads[4].contains("1970"), "{shown}");
+}
+
 /// A size that changes, or a stop that ends, has the screen drawn again at once.
 #[test]
 fn signal_of_a_terminal_is_as_good_as_a_key() {

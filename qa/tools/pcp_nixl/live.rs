@@ -159,6 +159,45 @@ print('reports:', nixl.run(options, Source()))
     assert!(said.contains("reports: 0\n"), "{said}");
 }
 
+/// A host whose clock is an hour ahead, or behind.
+#[test]
+fn end_of_the_given_time_is_that_of_the_own_clock() {
+    let script = "
+import types
+class Source(object):
+    is_archive, host = False, 'host'
+    def __init__(self, ahead):
+        self.ahead, self.context = ahead, None
+    def sample(self):
+        return nixl.Sample(nixl.current_time() + self.ahead, {'tx_bytes': {}})
+    def names(self):
+        return {}
+    labels = process_shares = lambda self, sample: {}
+    def clock(self, timestamp):
+        return '', '00:00:01'
+class Events(object):
+    def __init__(self, source):
+        self.source = source
+    def read(self):
+        time = nixl.current_time() + self.source.ahead
+        return time, [{'timestamp': time}]
+for name in ('events', 'one_host'):
+    importlib.import_module('pcp_nixl.' + name).Events = Events
+for ahead in (3600, -3600):
+    for run in (nixl.run, nixl.run_events):
+        end = nixl.current_time() + 0.3
+        options = types.SimpleNamespace(
+            once=False, json=True, key='name', has_start=False, pmGetOptionSamples=lambda: 0, delta=0,
+            finish=lambda: end, pmGetOptionInterval=lambda: nixl.pmapi.timeval(0, 50000))
+        run(options, Source(ahead))
+        print('ended', nixl.current_time() > end)
+";
+    let said = python(script);
+    let parts: Vec<_> = said.split("ended True\n").collect();
+    let have_lines = parts[..4].iter().all(|part| part.contains("timestamp"));
+    assert!(parts.len() == 5 && have_lines, "{said}");
+}
+
 /// An agent that is new or gone has no rate of its own, but has moved bytes.
 #[test]
 fn heading_has_the_rates_of_the_host() {

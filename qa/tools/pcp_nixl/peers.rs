@@ -204,9 +204,9 @@ print(*map(nixl.plain, ['10.0.0.1', 'fe80::1/64', 'fd00:0:0::0012', 'fe80::1%eth
 target = nixl.Target('127.0.0.9:44321', '127.0.0.9:44321')
 print(*nixl.addresses_of(target))
 print(*nixl.addresses_of(nixl.Target('[::1]:44321', '[::1]:44321')), nixl.addresses_of(nixl.Target('no host', '')))
-for address in ('node1:1,2@gate', 'pcps://10.0.0.1', 'local:', 'unix:/run/pmcd.socket', 'local://run/x?a'):
-    print(nixl.Target(address, address).host(), end=' ')
-print(nixl.Target('node1', '/farm/node1', nixl.PM_CONTEXT_ARCHIVE).host())
+for address in ('10.0.0.2:1,2@gate', 'pcps://10.0.0.1', 'local:', 'unix:/run/pmcd.socket', 'local://run/x?a'):
+    print(*nixl.addresses_of(nixl.Target(address, address)), end=';')
+print(*nixl.addresses_of(nixl.Target('node1', '/farm/node1', nixl.PM_CONTEXT_ARCHIVE)))
 # Those that many hosts have are of none.
 class Source(nixl.PeerSource):
     def __init__(self):
@@ -215,7 +215,7 @@ values = {'inet': {0: '127.0.0.1', 1: '10.0.0.1', 2: '169.254.1.1'}, 'inet6': {0
 print(sorted(Source().addresses(nixl.Sample(0, values))))
 ";
     let expected = "10.0.0.1 fe80::1 fd00::12 fe80::1 None None\n127.0.0.9\n::1 set()\n\
-                    node1 10.0.0.1 None None None None\n['10.0.0.1', '10.0.0.9', 'fd00::1']\n";
+                    10.0.0.2;10.0.0.1;;;;\n['10.0.0.1', '10.0.0.9', 'fd00::1']\n";
     assert_eq!(python(script), expected);
 }
 

@@ -97,6 +97,8 @@ def run_events(options, source):
     wanted = 1 if options.once and not source.is_archive else options.pmGetOptionSamples()
     start = float(options.pmGetOptionStart()) if options.has_start else float("-inf")
     finish = options.finish()
+    # The clock of a host may differ, so that its times say nothing of the end of the command.
+    last = finish if source.is_archive else float("inf")
     interval = options.pmGetOptionInterval() or pmapi.timeval(options.delta, 0)
     if source.is_archive:
         # All samples, without interpolation.
@@ -120,11 +122,11 @@ def run_events(options, source):
                 continue
             is_waiting = False
             for event in found:
-                if start <= event["timestamp"] <= finish:
+                if start <= event["timestamp"] <= last:
                     print(json.dumps(event) if options.json else events.line(event), flush=True)
             samples += 1
             # This sample has the last events until then.
-            if time > finish:
+            if (time if source.is_archive else current_time()) > finish:
                 break
     except pmapi.pmErr as error:
         if error.args[0] != PM_ERR_EOL:

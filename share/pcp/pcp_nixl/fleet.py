@@ -122,8 +122,8 @@ class TooManyHosts(Exception):
 class ThreadPool(object):
     """A thread for each host.
 
-    libpcp 6.0.3 holds no lock while it connects or waits for an answer, and ctypes releases Python's: 20 hosts that do not
-    answer took the 5 s of one, and others answered meanwhile. So there is no need for processes.
+    libpcp 6.0.3 holds no lock while it connects to an address or waits for an answer, and ctypes releases Python's: 20 hosts
+    that do not answer took the 5 s of one, and others answered meanwhile. So there is no need for processes.
     """
 
     def __init__(self, hosts):

@@ -3,10 +3,12 @@
 import errno
 import os
 import re
+import socket
 
 from pcp import pmapi
 from cpmapi import PM_CONTEXT_ARCHIVE, PM_CONTEXT_HOST
 
+from .source import UnknownHost
 from .text import decoded, natural, printable
 
 # libpcp waits for answers by select(2), whose descriptors are below 1024. Each host takes one.
@@ -19,7 +21,7 @@ PMFIND_SOURCE = re.compile(r"[0-9a-f]{40}\s+")
 # prints three lines about another one each time, in the middle of a screen.
 HOST = r"(?:\[[^][\s]+\]|[^][\s:/@?]+)"
 HOST_SPECIFICATION = re.compile(
-    r"((pcps?://)?(?P<host>{0})(:\d+(,\d+)*)?(@{0}(:\d+)?)?|(local|unix):[^?]*)(\?.*)?$".format(HOST))
+    r"((?P<protocol>pcps?://)?(?P<host>{0})(:\d+(,\d+)*)?(?P<proxy>@{0}(:\d+)?)?|(local|unix):[^?]*)(\?.*)?$".format(HOST))
 # What a name is shown without: the protocol and the port that are the default.
 DEFAULTS = re.compile(r"^pcp://|:44321$")
 # The file that each archive has, perhaps compressed.
@@ -37,20 +39,47 @@ class Target(object):
         self.name, self.address, self.kind = printable(name), address, kind
         self.is_archive = kind == PM_CONTEXT_ARCHIVE
         self.opened = None
+        # The parts of the specification of a host, None for an archive.
+        self.parts = None if self.is_archive else HOST_SPECIFICATION.match(address)
 
-    def host(self):
-        """Returns the name or the address in the specification of a host, or None for an archive or a Unix socket."""
-        found = None if self.is_archive else HOST_SPECIFICATION.match(self.address)
-        return found and found.group("host") and found.group("host").strip("[]")
+    def addresses(self):
+        """Returns the addresses of a host by the resolver, which may take long. An archive or a Unix socket has none."""
+        if not self.parts or not self.parts.group("host"):
+            return []
+        try:
+            found = socket.getaddrinfo(self.parts.group("host").strip("[]"), None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise UnknownHost(getattr(error, "strerror", None) or str(error), [self.name])
+        return [entry[4][0] for entry in found]
+
+    def specifications(self):
+        """Returns what to connect to, one after the other: each address of the host, in place of its name.
+
+        libpcp holds a lock while the resolver looks for a name, so that all hosts would wait for one after the other.
+        """
+        parts = self.parts
+        # A proxy may know other names than this host, and a certificate has the name.
+        if not parts or parts.group("proxy") or parts.group("protocol") == "pcps://" or "PCP_SECURE_SOCKETS" in os.environ:
+            return [self.address]
+        before, after = self.address[:parts.start("host")], self.address[parts.end("host"):]
+        addresses = ["[{}]".format(address) if ":" in address else address for address in self.addresses()]
+        return [before + address + after for address in addresses] or [self.address]
 
     def context(self):
         """Connects, or opens the archives."""
         opened, self.opened = self.opened, None
-        try:
-            return opened or pmapi.pmContext(self.kind, self.address)
-        except UnicodeEncodeError:
-            # A directory whose name is not UTF-8. pmapi takes text only.
-            raise pmapi.pmErr(-errno.EILSEQ)
+        if opened:
+            return opened
+        specifications = self.specifications()
+        for specification in specifications:
+            try:
+                return pmapi.pmContext(self.kind, specification)
+            except UnicodeEncodeError:
+                # A directory whose name is not UTF-8. pmapi takes text only.
+                raise pmapi.pmErr(-errno.EILSEQ)
+            except pmapi.pmErr:
+                if specification == specifications[-1]:
+                    raise
 
     def open(self):
         """Connects, or opens the archives, which then stay open for context()."""

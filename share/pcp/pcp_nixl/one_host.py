@@ -63,7 +63,8 @@ def run(options, source, screen=None):
                     break
                 continue
             answered, is_waiting = now.timestamp, False
-            if now.timestamp > finish:
+            # The clock of a host may differ.
+            if (now.timestamp if source.is_archive else current_time()) > finish:
                 break
             if before is None or not (before.is_known and now.is_known):
                 before = now

@@ -186,7 +186,7 @@ class Overview(object):
     """All hosts in one interval."""
 
     def __init__(self, rows, timestamp, key=None, has_date=False):
-        self.timestamp, self.has_date = timestamp, has_date
+        self.timestamp, self.key, self.has_date = timestamp, key, has_date
         self.rows = sorted(rows, key=lambda row: natural(row.name))
         if key is None:
             # Hosts with a worse mark first, then those with longer times.
@@ -232,7 +232,8 @@ class Overview(object):
         width -= 1
         slowest = max([text_width(slow_text(row)) for row in self.rows if row.error is None] + [len("SLOWEST")])
         host = max([text_width(row.name) for row in self.rows] + [len("HOST")])
-        columns, spare = list(COLUMNS), list(SPARE_KEYS)
+        # The column that sorts stays.
+        columns, spare = list(COLUMNS), [key for key in SPARE_KEYS if key != self.key]
         least = min(host, MIN_HOST_WIDTH) + 1 + min(slowest, MIN_SLOWEST_WIDTH)
         while spare and least + sum(column.width + 1 for column in columns) > width:
             key = spare.pop(0)
@@ -286,7 +287,10 @@ def slow_text(row, width=None):
 
 def failure_text(row, host, width):
     """Returns the line of a host without values."""
-    since = "no values since {}: ".format(clock_of(row.since)) if row.since else "no values: "
+    since = "no values: "
+    if row.since:
+        day = "" if day_of(row.since) == day_of(row.timestamp) else day_of(row.since) + " "
+        since = "no values since {}{}: ".format(day, clock_of(row.since))
     # The end of the reason is left out, not its middle.
     text = since + row.error
     return cut(fitted(row.name, host) + " " + text[:fitting(text, max(width - host - 1, 0))], width)

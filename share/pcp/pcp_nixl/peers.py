@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The option --peers: who talks to whom over TCP, one line for each pair."""
 import json
-import socket
 from ipaddress import ip_address
 
 from .overview import Failure, failure_text
 from .report import SLOW_RATIO
-from .source import ADDRESSES, METRICS, TEXTS, Source, clock_of, day_of, rate
+from .source import ADDRESSES, METRICS, TEXTS, Source, UnknownHost, clock_of, day_of, rate
 from .text import cut, duration, fitted, natural, printable, scaled, text_width
 
 # Of each peer of an agent. The instance is AGENT::ADDRESS, and a name of an agent has no colon.
@@ -66,11 +65,10 @@ def is_local(address):
 
 
 def addresses_of(target):
-    """Returns the addresses of the host that a specification names, by the resolver. It may take long."""
-    name = target.host()
+    """Returns the addresses of the host that a specification names. A proxy may know names that this host does not."""
     try:
-        return {plain(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)} if name else set()
-    except (OSError, UnicodeError):
+        return set(map(plain, target.addresses()))
+    except UnknownHost:
         return set()
 
 

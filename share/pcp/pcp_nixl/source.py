@@ -108,12 +108,18 @@ class MissingMetric(Exception):
     """The error for a metric that a host or an archive does not have."""
 
 
+class UnknownHost(pmapi.pmErr):
+    """The error for a host whose name the resolver does not know. It has the text of the resolver, and a list with the name."""
+
+
 class NoValues(pmapi.pmErr):
     """The error that pmcd returns instead of values while pmdanixl has ended, does not answer or rejects its configuration."""
 
 
 def reason(error, since=None):
     """Returns the text of an error. `since` is the time of the last answer, if there was one."""
+    if isinstance(error, UnknownHost):
+        return "the name is not resolved: " + " ".join(map(str, error.args))
     text = pmapi.pmErr.message(error)
     # pmdanixl answers "try again" after a start with an invalid configuration, or without the state file, which another
     # one has; pmcd while it starts pmdanixl.
