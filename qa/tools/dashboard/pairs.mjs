@@ -61,13 +61,16 @@ test("pairs with a long round-trip time or many segments sent again are marked",
     const names = new Map(["a::10.0.0.2", "a::10.0.0.3", "a::10.0.0.4", "a::fd00::1", "no peer"].map((name, id) => [id, name]));
     const before = { 0: [0, 0, 0], 1: [0, 0, 0], 2: [0, 0, 0], 3: [0, 0, 0], 4: [0, 0, 0] };
     // 1 % of the bytes, and a segment more.
-    const now = { 0: [1_460_000, 0, 10, 100], 1: [1_460_000, 0, 11, 100], 2: [0, 9, 0, 301], 3: [0, 0, 0, 300], 4: [1, 1, 1, 1] };
+    const now = { 0: [1_460_000, 0, 10, 1000], 1: [1_460_000, 0, 11, 1000], 2: [0, 9, 0, 3001], 3: [0, 0, 0, 3000], 4: [1, 1, 1, 1] };
     const readings = readings_of([0, {}], [10, before], [20, now]);
     const found = pairs(names, values(now), readings);
     assert.deepEqual(found.map(({ address }) => address), ["10.0.0.2", "10.0.0.3", "10.0.0.4", "fd00::1"]);
     assert.deepEqual(found.map(({ isLossy }) => isLossy), [false, true, false, false]);
     assert.deepEqual(found.map(({ isSlow }) => isSlow), [false, false, true, false]);
     assert.deepEqual(found.map(({ sent }) => sent), [146_000, 146_000, 0, 0]);
+    const near = { 0: [0, 0, 0, 20], 1: [0, 0, 0, 20], 2: [0, 0, 0, 1000], 3: [0, 0, 0, 1001] };
+    const times = pairs(names, values(near), readings_of([20, near]));
+    assert.deepEqual(times.map(({ isSlow }) => isSlow), [false, false, false, true]);
     const first = pairs(names, values(now), readings_of([20, now]));
     assert.deepEqual(first.map(({ sent, isLossy }) => [sent, isLossy]), Array(4).fill([undefined, false]));
 });

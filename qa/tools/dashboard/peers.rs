@@ -135,7 +135,7 @@ fn page_shows_who_talks_to_whom_and_marks_a_slow_pair() {
         "the slow pair is marked, and no other one sends much again",
         &format!(
             "(() => {{ const cells = {CELLS}; const lossy = Object.keys(cells).filter((pair) => cells[pair].startsWith('lossy'));
-                return lossy.join() === '{SLOW}' && /^lossy slow: .*over 1 %.*over 3 times the median/.test(cells['{SLOW}']); }})()"
+                return lossy.join() === '{SLOW}' && /^lossy slow: .*over 1 %.*over 1 ms and 3 times the median/.test(cells['{SLOW}']); }})()"
         ),
     );
     page.until(

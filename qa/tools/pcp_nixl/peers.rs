@@ -21,11 +21,11 @@ fn pairs_of_an_archive_are_sorted_and_marked() {
         "nixl.transfer.tx_bytes rank-0 0 0\nnixl.transfer.tx_bytes rank-1 0 0\n\
          nixl.agent.server rank-0 vllm%20prefill:8100 vllm%20prefill:8100\nnixl.agent.rank rank-0 TP0 TP0\n\
          nixl.agent.peer.tcp.tx_bytes rank-0::10.0.0.2 0 14600000\nnixl.agent.peer.tcp.rx_bytes rank-0::10.0.0.2 0 10\n\
-         nixl.agent.peer.tcp.retransmits rank-0::10.0.0.2 0 90\nnixl.agent.peer.tcp.rtt rank-0::10.0.0.2 50 100\n\
+         nixl.agent.peer.tcp.retransmits rank-0::10.0.0.2 0 90\nnixl.agent.peer.tcp.rtt rank-0::10.0.0.2 500 1000\n\
          nixl.agent.peer.tcp.tx_bytes rank-0::10.0.0.3 0 1460000\nnixl.agent.peer.tcp.rx_bytes rank-0::10.0.0.3 0 0\n\
-         nixl.agent.peer.tcp.retransmits rank-0::10.0.0.3 0 11\nnixl.agent.peer.tcp.rtt rank-0::10.0.0.3 90 90\n\
+         nixl.agent.peer.tcp.retransmits rank-0::10.0.0.3 0 11\nnixl.agent.peer.tcp.rtt rank-0::10.0.0.3 900 900\n\
          nixl.agent.peer.tcp.tx_bytes rank-1::fd00::12:3 0 0\nnixl.agent.peer.tcp.rx_bytes rank-1::fd00::12:3 0 29200000\n\
-         nixl.agent.peer.tcp.retransmits rank-1::fd00::12:3 5 5\nnixl.agent.peer.tcp.rtt rank-1::fd00::12:3 90 301\n",
+         nixl.agent.peer.tcp.retransmits rank-1::fd00::12:3 5 5\nnixl.agent.peer.tcp.rtt rank-1::fd00::12:3 900 3001\n",
     );
     let mut shown = String::new();
     for columns in ["80", "60"] {

@@ -17,7 +17,7 @@ function words({ number, sent, received, retransmits, rtt, isLossy, isSlow }) {
         `sent ${per_second(bytes, sent)}`,
         `received ${per_second(bytes, received)}`,
         `segments sent again ${per_second(count, retransmits)}${isLossy ? " (over 1 %)" : ""}`,
-        `${number > 1 ? "longest RTT" : "RTT"} ${microseconds(rtt)}${isSlow ? " (over 3 times the median)" : ""}`,
+        `${number > 1 ? "longest RTT" : "RTT"} ${microseconds(rtt)}${isSlow ? " (over 1 ms and 3 times the median)" : ""}`,
     ];
     return parts.join(", ");
 }
@@ -76,7 +76,7 @@ export class Matrix {
             parts.push("◆ and red: over 1 % of the bytes are sent again.");
         }
         if (pairs.some(({ isSlow }) => isSlow)) {
-            parts.push("RTT and dashes: over 3 times the median.");
+            parts.push("RTT and dashes: over 1 ms and 3 times the median.");
         }
         if (isLimited) {
             parts.push(`At most ${LIMIT} rows and columns: the last one has the sums of the rest.`);

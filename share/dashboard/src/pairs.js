@@ -13,8 +13,10 @@ const COUNTERS = [PEER.sent, PEER.received, PEER.retransmits];
 // Bytes of a segment. Pairs of which more than LOSSY_SHARE of the bytes is sent again are marked.
 const SEGMENT = 1460;
 const LOSSY_SHARE = 0.01;
-// A pair with a round-trip time of more than this many times the median is slow.
+// A pair with a round-trip time of more than this many times the median is slow, and over this time in microseconds: a round trip
+// within a host or a rack takes less, and differs by more without a reason to look.
 const SLOW_RATIO = 3;
+const SLOW_RTT = 1000;
 
 /** Returns an address without its prefix length and in its usual form, or undefined if it is not one. */
 export function plain(text) {
@@ -87,7 +89,7 @@ function marked(all) {
     const median = times[Math.floor((times.length - 1) / 2)];
     return all.map((pair) => {
         const again = (pair.retransmits ?? 0) * SEGMENT;
-        return { ...pair, isLossy: again > 0 && again > LOSSY_SHARE * (pair.sent ?? 0), isSlow: pair.rtt > SLOW_RATIO * median };
+        return { ...pair, isLossy: again > 0 && again > LOSSY_SHARE * (pair.sent ?? 0), isSlow: pair.rtt > Math.max(SLOW_RATIO * median, SLOW_RTT) };
     });
 }
 

@@ -20,6 +20,8 @@ OF_HOST = {"tx_bytes": METRICS["tx_bytes"], "server": TEXTS["server"], "rank": T
 # Bytes of a segment. Pairs of which more than LOSSY_SHARE of the bytes is sent again are marked.
 SEGMENT = 1460
 LOSSY_SHARE = 0.01
+# Microseconds. A round trip within a host or a rack takes less, and differs by more than SLOW_RATIO without a reason to look.
+SLOW_RTT = 1000
 # Part by which the bytes of the two ends of a connection differ at most. They are read one after the other.
 SAME_BYTES = 0.02
 NOTE = "over TCP; traffic over RDMA, NVLink and shared memory has no peers"
@@ -158,7 +160,7 @@ class PeerTable(object):
         # Of an even number, the lower of the two in the middle, as for peer_ratio.
         median = times[(len(times) - 1) // 2] if times else None
         for _, pair in self.pairs:
-            pair["slow"] = pair["rtt"] is not None and pair["rtt"] > SLOW_RATIO * median
+            pair["slow"] = pair["rtt"] is not None and pair["rtt"] > max(SLOW_RATIO * median, SLOW_RTT)
             again = (pair["retransmits"] or 0) * SEGMENT
             pair["lossy"] = again > 0 and again > LOSSY_SHARE * (pair["peer_tx"] or 0)
         self.pairs.sort(key=lambda one_pair: -((one_pair[1]["peer_tx"] or 0) + (one_pair[1]["peer_rx"] or 0)))
