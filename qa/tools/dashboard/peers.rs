@@ -158,7 +158,7 @@ fn page_shows_who_talks_to_whom_and_marks_a_slow_pair() {
         &format!("{NOTE}.startsWith('{SLOW}: sent ')"),
     );
 
-    for (width, height) in [(390, 844), (800, 285)] {
+    for (width, height) in [(390, 844), (800, 265)] {
         page.resize(width, height);
         page.evaluate("document.querySelector('#peers').scrollIntoView()");
         page.until(
