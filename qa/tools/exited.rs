@@ -48,9 +48,15 @@ fn rules_with_exited() -> String {
     let (others, exited) = rules
         .split_once("      # - alert: NixlAgentExited\n")
         .expect("the comment");
-    let exited = exited.replace("\n      # ", "\n      ");
-    let exited = exited.replacen("      # ", "      ", 1);
-    format!("{others}      - alert: NixlAgentExited\n{exited}")
+    let is_comment = |line: &&str| line.starts_with("      # ");
+    let alert = exited.lines().take_while(is_comment);
+    let alert: Vec<_> = alert.map(|line| line.replacen("# ", "", 1)).collect();
+    let rest: Vec<_> = exited.lines().skip_while(is_comment).collect();
+    format!(
+        "{others}      - alert: NixlAgentExited\n{}\n{}\n",
+        alert.join("\n"),
+        rest.join("\n")
+    )
 }
 
 #[test]

@@ -25,8 +25,8 @@ const RULES: &str = "share/prometheus/nixl.rules.yml";
 /// Agents with values for each panel of a dashboard: errors, memory, and transfers of many sizes and times.
 const BUSY: &str = "--rate 100 --vary --errors 50 --register 1048576";
 
-/// Two agents of vLLM whose processes move bytes by TCP, so that they are compared. The first one has the title of a
-/// rank.
+/// Two agents whose processes move bytes by TCP. Both are of vLLM, so that they are compared; the first one has the
+/// title of a rank.
 fn agents(home: &Home) -> [Sample; 2] {
     [
         ("agent-A", "VLLM::Worker_TP0"),

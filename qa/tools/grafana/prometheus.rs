@@ -227,19 +227,28 @@ fn prometheus_legends_have_server_and_rank_or_the_name() {
         "nixl_agent_peer_tcp_tx_bytes",
         &["vllm TP0 127.0.0.1 sent", "vllm agent-B 127.0.0.1 sent"],
     );
+    // With the labels of a real host, the recording rules have agents to compare.
+    for of in ["time", "bandwidth"] {
+        let decode =
+            format!("agent:nixl_compared:value{{role=\"decode\", rank=\"TP0\", of=\"{of}\"}}");
+        wait_for(&decode, || (rows(&decode)?.len() == 2).then_some(()));
+    }
     // The list of agents shows the title, and selects by the name.
     let dashboard: Value = serde_json::from_str(&text_of(PROMETHEUS)).expect("JSON");
     let mut variables = list(&dashboard["templating"]["list"]).iter();
     let variable = variables.find(|one| one["name"] == "agent").expect("there");
     let query = string(variable, "query").strip_prefix("query_result(");
     let query = query.and_then(|query| query.strip_suffix(')'));
-    let rows = rows(&all(query.expect("an expression"), "10s")).expect("an answer");
-    let named = rows.iter().map(|row| {
-        let label = |label| string(&row["metric"], label).to_owned();
-        (label("title"), label("nixl_agent"))
+    let query = all(query.expect("an expression"), "10s");
+    let named = wait_for("the titles of all agents", || {
+        let rows = rows(&query)?;
+        let named = rows.iter().map(|row| {
+            let label = |label| string(&row["metric"], label).to_owned();
+            (label("title"), label("nixl_agent"))
+        });
+        let named: BTreeMap<_, _> = named.collect();
+        named.keys().eq(each).then_some(named)
     });
-    let named: BTreeMap<_, _> = named.collect();
-    assert!(named.keys().eq(each), "{named:?}");
     assert_eq!(
         named["vllm decode:8200 TP1"],
         "4fa1c2de-0b6e-4d0e-9a53-77d0c6a182001"
