@@ -8,6 +8,7 @@ mod agent;
 mod eviction;
 mod poll;
 mod registry;
+pub mod role_times;
 pub use agent::{Agent, Outcome};
 pub use registry::AgentKey;
 pub(crate) use registry::Registry;

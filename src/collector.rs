@@ -14,6 +14,7 @@
 //! `noted` records in the timeline what concerns no single agent, `records` has what concerns the state file, `reload`
 //! applies another configuration.
 
+use crate::agents::role_times::{AddedTimes, RoleTimes};
 use crate::agents::{Agent, AgentKey, Change, Registry};
 use crate::base::clock::Now;
 use crate::config::Config;
@@ -27,6 +28,7 @@ use crate::observer::client::ObserverHandle;
 use crate::procfs::liveness::check_period;
 use crate::procfs::process::Usage;
 use crate::source::context::Shared;
+use crate::stats::histogram::Bounds;
 use crate::transport::Transports;
 use crate::transport::ids::ClockIds;
 use attach::Candidates;
@@ -98,7 +100,10 @@ impl Collector {
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let room = Descriptors::of(config);
+        let mut agents = Registry::default();
+        agents.set_bounds(&config.bounds);
         Self {
+            agents,
             scanner: Scanner::new(room.limit(config)),
             candidates: Candidates::new(Instant::now()),
             shared: Shared {
@@ -156,6 +161,8 @@ impl Collector {
             if let Lifecycle::AwaitingLabels { .. } = agent.entry.lifecycle {
                 agent.entry.lifecycle.activate(deadline);
             }
+            // The sums by role begin at zero with the daemon.
+            agent.added_times = AddedTimes::of(&agent.entry.stats);
             self.agents.insert(agent);
         }
         self.evict_excess(now);
@@ -254,6 +261,23 @@ impl Collector {
     #[must_use]
     pub fn host_total(&self, event: EventType) -> u64 {
         self.shared.host.get(event)
+    }
+
+    /// Adds what the agents have counted since the last call to the sums by role.
+    pub fn add_times(&mut self) {
+        self.agents.add_times();
+    }
+
+    /// Returns the sums by role, as of the last [`Collector::add_times`].
+    #[must_use]
+    pub fn role_times(&self) -> &RoleTimes {
+        self.agents.role_times()
+    }
+
+    /// Returns the configured bounds of the histograms of times.
+    #[must_use]
+    pub fn time_bounds(&self) -> &Bounds {
+        &self.shared.config.bounds
     }
 
     /// Returns all known agents, instances or not.

@@ -3,6 +3,7 @@
 //! One NIXL agent: its sources, totals, labels and lifecycle.
 
 use crate::agents::registry::Included;
+use crate::agents::role_times::AddedTimes;
 use crate::base::clock::Now;
 use crate::base::file::{self, FileFacts, FileId};
 use crate::discovery::scan::Scanner;
@@ -56,6 +57,8 @@ pub struct Agent {
     pub(crate) without_file_since: Option<Instant>,
     /// Its part in the sums of the registry.
     pub(crate) included: Included,
+    /// What of its histograms of times is in the sums by role.
+    pub(crate) added_times: AddedTimes,
     /// What its process transfers by TCP, if the process runs no other agent, and whether transfers have stalled.
     pub transport: AgentTransport,
     /// What the timeline has of it.
@@ -78,6 +81,7 @@ impl Agent {
             waiting: None,
             without_file_since: None,
             included: Included::default(),
+            added_times: AddedTimes::default(),
             transport: AgentTransport::default(),
             noted: noted::Noted::default(),
         }

@@ -6,10 +6,12 @@
 //! agents and the instance domain agree with the agents.
 
 use super::poll::AgentPoll;
+use crate::agents::role_times::{AddedTimes, RoleTimes};
 use crate::agents::{Agent, Change};
 use crate::base::file::FileId;
 use crate::base::per_user::Counts;
 use crate::entry::Name;
+use crate::stats::histogram::Bounds;
 use slab::Slab;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -38,6 +40,8 @@ pub(crate) struct Registry {
     instances: HashSet<String>,
     attached: HashSet<FileId>,
     places: Counts,
+    /// Transfers by time, summed over the agents of each role, as of the last [`Registry::add_times`].
+    role_times: RoleTimes,
     /// Changes of the instance domain, in their order, until the collector takes them.
     pub changes: Vec<Change>,
 }
@@ -127,7 +131,8 @@ impl Registry {
 
     /// Removes an agent, which expires.
     pub(crate) fn remove(&mut self, key: AgentKey) -> Option<Agent> {
-        let agent = self.agents.try_remove(key.0)?;
+        let mut agent = self.agents.try_remove(key.0)?;
+        self.role_times.add(&mut agent);
         if agent.included.is_published {
             self.changes.push(Change::Withdrawn { key, id: agent.id });
         }
@@ -151,6 +156,27 @@ impl Registry {
             self.polls.pop();
         }
         Some(*agent)
+    }
+
+    /// Adds what the agents have counted since the last call to the sums by role.
+    pub(crate) fn add_times(&mut self) {
+        for (_, agent) in &mut self.agents {
+            self.role_times.add(agent);
+        }
+    }
+
+    /// Begins the sums by role at zero if the bounds are others.
+    pub(crate) fn set_bounds(&mut self, bounds: &Bounds) {
+        if self.role_times.set_bounds(bounds) {
+            for (_, agent) in &mut self.agents {
+                agent.added_times = AddedTimes::of(&agent.entry.stats);
+            }
+        }
+    }
+
+    /// Returns the sums by role.
+    pub(crate) fn role_times(&self) -> &RoleTimes {
+        &self.role_times
     }
 
     pub(crate) fn get(&self, key: AgentKey) -> Option<&Agent> {

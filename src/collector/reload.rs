@@ -31,6 +31,7 @@ impl Collector {
         for agent in self.agents.values_mut() {
             agent.apply(config, now, &mut self.shared.journal);
         }
+        self.agents.set_bounds(&config.bounds);
         for key in self.agents.keys() {
             self.files_changed(key);
         }

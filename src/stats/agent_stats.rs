@@ -180,6 +180,12 @@ impl AgentStats {
         self.histograms[histogram as usize].get(bucket)
     }
 
+    /// Returns the histograms of transfer times and of post times.
+    #[must_use]
+    pub fn times(&self) -> [&BucketCounts; 2] {
+        [Histogram::XferTime, Histogram::PostTime].map(|of| &self.histograms[of as usize])
+    }
+
     /// Returns the number of transfers in all buckets of a histogram.
     #[must_use]
     pub fn histogram_count(&self, histogram: Histogram) -> u64 {

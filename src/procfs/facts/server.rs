@@ -21,6 +21,9 @@ use crate::procfs::facts::environ::Environ;
 use serde_json::Value;
 use std::collections::HashMap;
 
+/// Roles that agents are summed by. The first is that of agents without a known role. The place of a role is in instance
+/// ids: a new one goes to the end.
+pub const ROLES: [&str; 4] = ["unknown", "prefill", "decode", "both"];
 /// Variable with the role of LMCache.
 pub const LMCACHE_ROLE: &str = "LMCACHE_PD_ROLE";
 /// Variable with the HTTP port of a Dynamo worker's status server.
@@ -133,6 +136,8 @@ mod tests {
         let line = CommandLine::parse(cmdline.as_bytes()).expect("words");
         let environ = Environ::read(environ, &[LMCACHE_ROLE, SYSTEM_PORT]).expect("it is read");
         let server = EngineServer::of(&line, Some(&environ))?;
+        let is_summed = server.role.is_none_or(|role| ROLES[1..].contains(&role));
+        assert!(is_summed, "{:?} is not in ROLES", server.role);
         Some((server.role, server.port))
     }
 
