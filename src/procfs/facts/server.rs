@@ -21,8 +21,8 @@ use crate::procfs::facts::environ::Environ;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Roles that agents are summed by. The first is that of agents without a known role. The place of a role is in instance
-/// ids: a new one goes to the end.
+/// Roles that agents are summed by. The first is that of agents without a known role. The place of a role is in
+/// instance ids: a new one goes to the end.
 pub const ROLES: [&str; 4] = ["unknown", "prefill", "decode", "both"];
 /// Variable with the role of LMCache.
 pub const LMCACHE_ROLE: &str = "LMCACHE_PD_ROLE";
