@@ -12,7 +12,7 @@ use pmdanixl::config::options::{self, Options};
 use pmdanixl::config::pcpconf::PcpConf;
 use pmdanixl::config::{Config, UserAccount};
 use pmdanixl::journal::Journal;
-use pmdanixl::metrics::{AGENTS, DOMAIN, PEERS, PROCESSES};
+use pmdanixl::metrics::{AGENTS, DOMAIN, PEERS, PROCESSES, ROLE_TIMES};
 use pmdanixl::observer::client::ObserverHandle;
 use pmdanixl::pcp::buckets::BucketIndoms;
 use pmdanixl::pcp::callbacks;
@@ -174,6 +174,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         agents: KeyedInstances::new(pmda.instances(AGENTS)),
         processes: KeyedInstances::new(pmda.instances(PROCESSES)),
         peers: KeyedInstances::new(pmda.instances(PEERS)),
+        role_times: KeyedInstances::new(pmda.instances(ROLE_TIMES)),
         buckets: BucketIndoms::new(|serial| pmda.instances(serial)),
     };
     let server = Server::new(domain, cache_path, loaded, reader, enter, indoms)?;

@@ -64,6 +64,8 @@ pub enum ValueSource {
     Peer(Get<Peer>),
     /// A value of an agent, for each of its peers.
     AgentOfPeer(Get<Agent>),
+    /// Cumulative histogram of times over the agents of each role: u64, one value per role and upper bound.
+    RoleTimes(Histogram),
     /// Sum of all events of one type on this host: u64, one value.
     Host(EventType),
     /// A value of the PMDA itself: one value.
@@ -184,6 +186,7 @@ impl Metric {
             ValueSource::Buckets(Histogram::Size) => Some(SIZES),
             ValueSource::Buckets(Histogram::Bandwidth) => Some(BANDWIDTHS),
             ValueSource::Cumulative(_) => Some(CUMULATIVE_TIMES),
+            ValueSource::RoleTimes(_) => Some(ROLE_TIMES),
             ValueSource::Process(_) => Some(PROCESSES),
             ValueSource::Peer(_) | ValueSource::AgentOfPeer(_) => Some(PEERS),
             ValueSource::Host(_)
@@ -200,6 +203,7 @@ impl Metric {
             ValueSource::Event(_)
             | ValueSource::Buckets(_)
             | ValueSource::Cumulative(_)
+            | ValueSource::RoleTimes(_)
             | ValueSource::Host(_) => ValueType::U64,
             ValueSource::Agent(get) | ValueSource::AgentOfPeer(get) => get.value_type(),
             ValueSource::PeerRatio => ValueType::F64,
@@ -223,6 +227,8 @@ pub fn find(cluster: u32, item: u32) -> Option<&'static Metric> {
 
 /// Clusters of the host: sums over all agents, and numbers of agents.
 pub const HOST: [u32; 2] = [30, 31];
+/// Cluster of the sums over the agents of each role.
+pub const HOST_ROLES: u32 = 32;
 /// Cluster of the metrics of the PMDA itself.
 pub const CONTROL: u32 = 40;
 /// Cluster of the timeline.

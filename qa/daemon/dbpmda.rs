@@ -180,7 +180,7 @@ fn profile_requests_match_golden() {
 fn bad_requests_match_golden() {
     let home = Home::new();
     let _writers = two_agents(&home);
-    let script = "desc 39.0.4\nfetch 39.0.4\nfetch 39.99.0\ntext 39.0.4\ntext indom 39.7\nlabel instances 39.7\n\
+    let script = "desc 39.0.4\nfetch 39.0.4\nfetch 39.99.0\ntext 39.0.4\ntext indom 39.8\nlabel instances 39.8\n\
                   store 39.0.0 \"1\"\nstore 39.40.8 \"1\"\ngetdesc on\nfetch 39.0.0";
     golden("dbpmda_bad.out", &home.dbpmda(script));
 }

@@ -9,6 +9,7 @@ mod cost;
 pub mod delay;
 mod pods;
 mod processes;
+mod roles;
 mod titles;
 
 use crate::support::kit::layers::own_container;

@@ -11,13 +11,15 @@ use std::path::{Path, PathBuf};
 
 const GROUPS: &str = "share/pmlogconf/nixl";
 /// Metrics that no group logs: those for pmStore requests, and repetitions of other metrics.
-const LEFT_OUT: [&str; 6] = [
+const LEFT_OUT: [&str; 8] = [
     "nixl.events.count",
     "nixl.events.last",
     "nixl.control.debug",
     "nixl.control.reload",
     "nixl.latency.xfer_time.bucket",
     "nixl.latency.post_time.bucket",
+    "nixl.host.latency.xfer_time.bucket",
+    "nixl.host.latency.post_time.bucket",
 ];
 
 /// A pmcd with tools that use the groups, and with an agent that has transferred.

@@ -11,7 +11,7 @@ macro_rules! indoms {
             pub const $name: u32 = $serial;
         )+
         /// All instance domains: serial number, short and long help text, in the form of [`crate::metrics::Metric`].
-        pub const INDOMS: [(u32, &str, &str); 7] =
+        pub const INDOMS: [(u32, &str, &str); 8] =
             [$(($name, $oneline, concat!($("\n", $help),+))),+];
 
         /// Returns the label `indom_name` of an instance domain, in the form of PCP's own PMDAs.
@@ -87,4 +87,11 @@ indoms! {
     /// bytes, or the agent runs in another process. What is said of the counters of
     /// instance domain 39.5 holds here, too.
     PEERS = 6 "per peer per agent",
+    /// upper bounds of transfer times, for each role
+    /// One instance for each role of an agent's server and upper bound of times,
+    /// ROLE::le-HIGH. ROLE is prefill, decode or both, as in the label role of agents,
+    /// or unknown for agents without this label. HIGH is the bound in microseconds,
+    /// inclusive; the last one is inf. The label le has the number, +Inf for the last,
+    /// as histograms of Prometheus have it. The bounds are the configured ones.
+    ROLE_TIMES = 7 "per transfer time bound per role",
 }

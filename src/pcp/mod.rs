@@ -16,6 +16,7 @@ pub mod ffi;
 pub mod instances;
 pub mod log_file;
 pub mod profile;
+pub mod role_times;
 pub mod server;
 mod sys;
 mod work;

@@ -8,6 +8,7 @@
 
 use super::buckets::BucketIndoms;
 use super::instances::{AgentInstances, KeyedInstances};
+use super::role_times::RoleBucket;
 use super::work::{Allowance, FETCH, NEW_AGENT_WAIT, SHUTDOWN, TimeBudget, Work};
 use crate::base::clock::Now;
 use crate::collector::Collector;
@@ -63,6 +64,8 @@ pub struct Indoms {
     pub processes: KeyedInstances<ProcessId>,
     /// Instance domain of the peers of agents.
     pub peers: KeyedInstances<PeerKey>,
+    /// Instance domain of the sums by role.
+    pub role_times: KeyedInstances<RoleBucket>,
     /// Instance domains of histograms.
     pub buckets: BucketIndoms,
 }

@@ -5,7 +5,9 @@
 use super::Core;
 use nix::unistd::getuid;
 use pmdanixl::agents::Agent;
-use pmdanixl::metrics::{METRICS, Metric, PEERS, PROCESSES, TIMELINE, Value, ValueSource};
+use pmdanixl::metrics::{
+    METRICS, Metric, PEERS, PROCESSES, ROLE_TIMES, TIMELINE, Value, ValueSource,
+};
 use std::collections::BTreeMap;
 
 /// Metrics that depend on the clock, the machine, the user or the process of the test, and metrics that the code for
@@ -47,11 +49,11 @@ impl Snapshot {
     }
 }
 
-/// Metrics with values of agents, buckets among them. Processes and peers have rows of their own.
+/// Metrics with values of agents, buckets among them. Those of processes, peers and roles are in tests with pmcd.
 fn metrics_of_agents() -> impl Iterator<Item = &'static Metric> {
     metrics().filter(|metric| {
         let serial = metric.indom();
-        serial.is_some_and(|serial| ![PROCESSES, PEERS].contains(&serial))
+        serial.is_some_and(|serial| ![PROCESSES, PEERS, ROLE_TIMES].contains(&serial))
     })
 }
 

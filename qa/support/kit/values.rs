@@ -78,6 +78,7 @@ impl Core {
             }
             ValueSource::Buckets(_)
             | ValueSource::Cumulative(_)
+            | ValueSource::RoleTimes(_)
             | ValueSource::Process(_)
             | ValueSource::Peer(_)
             | ValueSource::AgentOfPeer(_)

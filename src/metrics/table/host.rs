@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! Clusters 30 and 31: the host.
+//! Clusters 30 to 32: the host.
 //!
 //! Retired: 30:4 host.memory.registered, 30:5 host.memory.deregistered, and 31:3 agents.unsupported and 31:4
 //! agents.refused, which are in cluster 40 now.
 
-use super::{BYTES, EVENTS, LEVEL, daemon_u32, daemon_u64, metric};
+use super::{BYTES, EVENTS, LEVEL, Name, daemon_u32, daemon_u64, metric};
 use crate::event::EventType;
-use crate::metrics::ValueSource::{Event, Host};
-use crate::metrics::{Metric, Semantics, Units};
+use crate::metrics::ValueSource::{Event, Host, RoleTimes};
+use crate::metrics::{HOST_ROLES, Metric, Semantics, Units};
+use crate::stats::Histogram::{self, PostTime, XferTime};
 
 /// First items of the sums of clusters 0 to 3. Sums of registered memory are wrong once an agent was killed.
 const FIRST_ITEMS: [Option<u32>; 4] = [Some(0), None, Some(6), Some(8)];
@@ -38,6 +39,10 @@ pub(super) fn sums(rows: &[Metric]) -> Vec<Metric> {
         }
     };
     events.chain([dropped]).map(sum).collect()
+}
+
+const fn by_role(item: u32, name: Name, of: Histogram) -> Metric {
+    metric((HOST_ROLES, item), name, EVENTS, RoleTimes(of))
 }
 
 pub(super) const ROWS: &[Metric] = rows![
@@ -93,4 +98,18 @@ pub(super) const ROWS: &[Metric] = rows![
     daemon_u32((31, 6), "host.processes.silent", LEVEL, |control| {
         control.agents.silent
     }),
+    /// transfers completed within each time, agents of a role
+    /// Sum of nixl.latency.xfer_time.bucket over the agents of each role, exited agents
+    /// included: for histogram_quantile of Prometheus, with few series. It begins at 0
+    /// with the PMDA, and when histogram_buckets_us changes. Transfers count for the
+    /// role that the agent had at the first fetch after them. Agents whose store has
+    /// other bounds are left out. No value: there was no agent of the role yet.
+    by_role(0, "host.latency.xfer_time.bucket", XferTime),
+    /// transfers posted within each time, agents of a role
+    /// Sum of nixl.latency.post_time.bucket over the agents of each role, exited agents
+    /// included: for histogram_quantile of Prometheus, with few series. It begins at 0
+    /// with the PMDA, and when histogram_buckets_us changes. Transfers count for the
+    /// role that the agent had at the first fetch after them. Agents whose store has
+    /// other bounds are left out. No value: there was no agent of the role yet.
+    by_role(1, "host.latency.post_time.bucket", PostTime),
 ];

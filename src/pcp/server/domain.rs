@@ -6,8 +6,8 @@ use super::Server;
 use crate::agents::Agent;
 use crate::agents::{AgentKey, Change};
 use crate::log;
-use crate::metrics::{AGENTS, CUMULATIVE_TIMES, PEERS, PROCESSES};
-use crate::pcp::{buckets, serial};
+use crate::metrics::{AGENTS, CUMULATIVE_TIMES, PEERS, PROCESSES, ROLE_TIMES};
+use crate::pcp::{buckets, role_times, serial};
 use std::collections::HashSet;
 
 impl Server {
@@ -41,6 +41,12 @@ impl Server {
         if has_changes || are_transports_new {
             self.update_transport_indoms();
         }
+    }
+
+    /// Makes the instances of the sums by role, which all roles have. The bounds may be others.
+    pub(super) fn update_role_times(&mut self) {
+        let instances = role_times::instances(self.collector.time_bounds());
+        self.indoms.role_times.replace(&instances);
     }
 
     /// Publishes an agent: assigns an instance id and adds its instances.
@@ -89,6 +95,10 @@ impl Server {
             AGENTS => return Some(self.agent(inst)?.label_text().to_string()),
             PROCESSES => return self.process_labels(inst),
             PEERS => return self.peer_labels(inst),
+            ROLE_TIMES => {
+                let bucket = self.indoms.role_times.get(inst)?;
+                return Some(role_times::labels(bucket, self.collector.time_bounds()));
+            }
             _ => {}
         }
         let id = self.indoms.buckets.agent_id(serial, inst)?;

@@ -4,11 +4,12 @@
 
 use super::Server;
 use crate::metrics::{
-    self, AGENTS, CONTROL, HOST, PEERS, PROCESSES, RECORDS, TIMELINE, Value, ValueSource,
-    peer_ratio,
+    self, AGENTS, CONTROL, HOST, HOST_ROLES, PEERS, PROCESSES, RECORDS, ROLE_TIMES, TIMELINE,
+    Value, ValueSource, peer_ratio,
 };
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
+use crate::pcp::role_times::RoleBucket;
 use crate::pcp::{self, buckets, cluster_and_item, indom, sys};
 use std::cell::LazyCell;
 
@@ -25,6 +26,9 @@ impl Server {
             let is_of_host = |&pmid: &u32| HOST.contains(&cluster_and_item(pmid).0);
             if pmids.iter().any(is_of_host) {
                 self.control.agents = self.collector.counts();
+            }
+            if { pmids.iter() }.any(|&pmid| cluster_and_item(pmid).0 == HOST_ROLES) {
+                self.collector.add_times();
             }
         }
         let records = pcp::pmid(self.domain, RECORDS.0, RECORDS.1);
@@ -116,6 +120,12 @@ impl Server {
                     let of = |key| get.value(self.peer(key)?.0);
                     let values = self.indoms.peers.values(is_requested(PEERS), of);
                     values.for_each(|(id, value)| push(id, Some(value)));
+                }
+                ValueSource::RoleTimes(of) => {
+                    let times = self.collector.role_times();
+                    let get = |at: RoleBucket| times.up_to(at.role, of, at.bucket);
+                    let values = self.indoms.role_times.values(is_requested(ROLE_TIMES), get);
+                    values.for_each(|(id, value)| push(id, Some(Value::U64(value))));
                 }
                 ValueSource::Host(event) => {
                     let total = self.collector.host_total(event);

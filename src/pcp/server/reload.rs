@@ -27,6 +27,7 @@ impl Server {
                 if self.is_serving() {
                     self.collect_within(FETCH, Some(Allowance::first_drain()));
                     self.update_indoms();
+                    self.update_role_times();
                 }
             }
         }

@@ -86,6 +86,7 @@ impl Server {
         self.ids.load(&self.collector.ids(Now::read()), next);
         self.note_in_state();
         self.update_indoms();
+        self.update_role_times();
         true
     }
 
