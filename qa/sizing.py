@@ -95,7 +95,7 @@ def of_recipes(text, fleet):
         memory = cells(speed, "| agents | of 6 MB + 32 KiB per agent |", [agents])[2]
         idle = cells(speed, "| agents | % of a CPU | at most |", [agents])[1]
         busy = cells(speed, "| agents | events/s each, wanted |", [agents, "40000"])[3]
-        scrape = cells(grafana, "| agents | names | samples | MB |", [agents, "all"])
+        scrape = cells(grafana, "| agents | names | samples | MB |", [agents, "the list"])
         archive = cells(fleet, MEASURED, [f"{count:,}", "summary"])
         days = ["–"] * 2
         if archive[0] != "–":
