@@ -22,6 +22,7 @@ help:
 	@echo "make engines        real vLLM servers on this host's CPUs: figures, labels, kills (docs/testing.md); STEPS=\"pull tp2\" for some"
 	@echo "make gpu            real NIXL on this host's GPU, seen by pmdanixl (docs/testing.md); HOST_MEMORY=1 without a GPU; PACK=DIR"
 	@echo "make fleet          three hosts in namespaces: archives, Redis, queries, a lost connection (docs/fleet.md)"
+	@echo "                    HOSTS=5,20,50: measure a pmlogger farm, Redis and Prometheus with so many hosts; as root"
 	@echo "make fleet-cost     measure archives and Redis of a host with 8, 64, 512 and 1,000 agents (docs/fleet.md)"
 	@echo "make scrape-cost    measure Prometheus scrapes of a host with 8, 64, 512 and 4,000 agents (docs/grafana.md)"
 	@echo "make loc            lines of code in src by module, without unit tests, comments and blank lines"
@@ -92,7 +93,7 @@ gpu:
 	@scripts/gpu
 
 fleet:
-	@scripts/fleet
+	@$(if $(HOSTS),scripts/setup check && qa/fleet-hosts --hosts $(HOSTS),scripts/fleet)
 
 loc:
 	@scripts/loc
