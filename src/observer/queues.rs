@@ -13,6 +13,9 @@ use std::os::fd::OwnedFd;
 
 /// Limit of connections of a process. Of one with more, the others are left out.
 const MAX_CONNECTIONS: usize = 4096;
+/// Size of the first message that UCX sends to a process that has made a connection: that it was accepted. No transfer
+/// waits for it, and a vLLM without requests was seen not to read it for half a minute.
+const ACCEPTED: u64 = 9;
 
 /// What is read of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,11 +93,52 @@ fn connection(copy: OwnedFd) -> Option<QueuedConnection> {
         0 => Queue::default(),
         bytes => Queue { bytes, passed },
     };
+    let read = info.received.saturating_sub(queues.unread);
+    let unread = match (read, queues.unread) {
+        (0, ..=ACCEPTED) => 0,
+        (_, unread) => unread,
+    };
     Some(QueuedConnection {
         cookie,
         local: canonical(local),
         peer: canonical(peer),
         unacknowledged: queue(queues.unacknowledged, info.acked),
-        unread: queue(queues.unread, info.received.saturating_sub(queues.unread)),
+        unread: queue(unread, read),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    fn unread(stream: &TcpStream) -> Queue {
+        let copy = stream.try_clone().expect("a descriptor");
+        connection(copy.into()).expect("a connection").unread
+    }
+
+    fn wait_for(stream: &TcpStream, bytes: u64, passed: u64) {
+        while unread(stream) != (Queue { bytes, passed }) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn acceptance_of_a_connection_is_not_unread() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).expect("made");
+        let (mut server, _) = listener.accept().expect("connected");
+        server.write_all(&[1; 9]).expect("sent");
+        // The bytes have arrived when a read finds them.
+        assert_eq!(client.peek(&mut [0; 9]).expect("there"), 9);
+        assert_eq!(unread(&client), Queue::default());
+        server.write_all(&[1]).expect("sent");
+        wait_for(&client, 10, 0);
+        client.read_exact(&mut [0; 10]).expect("sent");
+        assert_eq!(unread(&client), Queue::default());
+        // Later messages may be of a transfer, whatever their size.
+        server.write_all(&[1; 5]).expect("sent");
+        wait_for(&client, 5, 10);
+    }
 }
