@@ -33,7 +33,7 @@ RENAMED = renamed()
 
 
 # Labels that 0.2.0 did not have, and those that have another name since.
-NEW_LABELS = {"indom_name", "uid", "pid"}
+NEW_LABELS = {"uid", "pid"}
 RENAMED_LABELS = {"source": "telemetry"}
 
 

@@ -73,11 +73,10 @@ fn expected(labels: &[(&str, &str)]) -> Map<String, Value> {
     all.chain([uid]).collect()
 }
 
-/// Removes the labels of the host and of the instance domain.
+/// Removes the labels of the host.
 fn own_labels(mut labels: Map<String, Value>) -> Map<String, Value> {
     let of_host = [
         "agent",
-        "indom_name",
         "hostname",
         "machineid",
         "domainname",

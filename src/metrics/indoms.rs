@@ -2,10 +2,13 @@
 
 //! Instance domains.
 
-/// Makes a constant of each serial number, the table, and the labels. The comment above a row is its help: the short
-/// text in the first line, then the long one. The text of a row is the label `indom_name`.
+/// Makes a constant of each serial number, and the table. The comment above a row is its help: the short text in the
+/// first line, then the long one.
+///
+/// No instance domain has a label, such as `indom_name` of PCP's own PMDAs. For one that has, pmproxy (6.0.3 to 7.2)
+/// puts no labels of instances into a key server: `pmSeriesDiscoverLabels` sets `updated`, so none is looked up.
 macro_rules! indoms {
-    ($(#[doc = $oneline:literal] $(#[doc = $help:literal])+ $name:ident = $serial:literal $label:literal,)+) => {
+    ($(#[doc = $oneline:literal] $(#[doc = $help:literal])+ $name:ident = $serial:literal,)+) => {
         $(
             #[doc = concat!("Serial number of the instance domain of", $oneline, ".")]
             pub const $name: u32 = $serial;
@@ -13,15 +16,6 @@ macro_rules! indoms {
         /// All instance domains: serial number, short and long help text, in the form of [`crate::metrics::Metric`].
         pub const INDOMS: [(u32, &str, &str); 8] =
             [$(($name, $oneline, concat!($("\n", $help),+))),+];
-
-        /// Returns the label `indom_name` of an instance domain, in the form of PCP's own PMDAs.
-        #[must_use]
-        pub fn indom_name(serial: u32) -> Option<&'static str> {
-            match serial {
-                $($name => Some($label),)+
-                _ => None,
-            }
-        }
     };
 }
 
@@ -41,33 +35,33 @@ indoms! {
     /// are left out. Never average percentiles of agents or times: add up the buckets.
     /// Those of a store are interpolated within its buckets, and it has no maximum and
     /// no bandwidth. No value: no transfer has completed.
-    AGENTS = 0 "per agent",
+    AGENTS = 0,
     /// buckets of transfer times, for each NIXL agent
     /// One instance for each agent and bucket of times, AGENT::LOW-HIGH. HIGH is the
     /// upper bound in microseconds, inclusive; LOW that of the bucket before; the last
     /// bucket ends at inf. The labels lower_bound and upper_bound have these numbers.
     /// The bounds are those of NIXL's own exporters, 10 microseconds to 10 seconds,
     /// unless histogram_buckets_us in nixl.conf has others; a store has its own.
-    LATENCIES = 1 "per transfer time bucket per agent",
+    LATENCIES = 1,
     /// buckets of transfer sizes, for each NIXL agent
     /// One instance for each agent and bucket of sizes, AGENT::LOW-HIGH. HIGH is the
     /// upper bound in bytes, inclusive; LOW that of the bucket before; the last bucket
     /// ends at inf. The labels lower_bound and upper_bound have these numbers. The
     /// bounds are those of vLLM's vllm:nixl_bytes_transferred: 2 KiB to 8 GiB, each
     /// four times the one before.
-    SIZES = 2 "per transfer size bucket per agent",
+    SIZES = 2,
     /// buckets of bandwidth, for each NIXL agent
     /// One instance for each agent and bucket of bandwidths, AGENT::LOW-HIGH. HIGH is
     /// the upper bound in bytes per second, inclusive; LOW that of the bucket before;
     /// the last bucket ends at inf. The labels lower_bound and upper_bound have these
     /// numbers. The bounds go from 1 MB/s to 524 GB/s, each twice the one before.
-    BANDWIDTHS = 3 "per bandwidth bucket per agent",
+    BANDWIDTHS = 3,
     /// upper bounds of transfer times, for each NIXL agent
     /// One instance for each agent and upper bound of times, AGENT::le-HIGH. HIGH is
     /// the bound in microseconds, inclusive; the last one is inf. The label le has the
     /// number, +Inf for the last, as histograms of Prometheus have it. The bounds are
     /// those of instance domain 39.1.
-    CUMULATIVE_TIMES = 4 "per transfer time bound per agent",
+    CUMULATIVE_TIMES = 4,
     /// processes of this host that use NIXL
     /// One instance for each process that has a backend of NIXL loaded, with or without
     /// telemetry: its process id and name. The label pid joins it with proc.psinfo. It
@@ -79,19 +73,19 @@ indoms! {
     /// NCCL): in an idle vLLM or SGLang server some KB/s, with NCCL over sockets as
     /// much as NIXL or more. A connection inherited by fork counts for the oldest
     /// process that has it.
-    PROCESSES = 5 "per process",
+    PROCESSES = 5,
     /// peers of NIXL agents by TCP
     /// One instance for each agent and address that its process has TCP connections to,
     /// AGENT::ADDRESS, if the process runs no other agent; for each agent the 16 with
     /// most bytes. A peer stays after its connections are closed until another has more
     /// bytes, or the agent runs in another process. What is said of the counters of
     /// instance domain 39.5 holds here, too.
-    PEERS = 6 "per peer per agent",
+    PEERS = 6,
     /// upper bounds of transfer times, for each role
     /// One instance for each role of an agent's server and upper bound of times,
     /// ROLE::le-HIGH. ROLE is prefill, decode or both, as in the label role of agents,
     /// or unknown for agents without this label. HIGH is the bound in microseconds,
     /// inclusive; the last one is inf. The label le has the number, +Inf for the last,
     /// as histograms of Prometheus have it. The bounds are the configured ones.
-    ROLE_TIMES = 7 "per transfer time bound per role",
+    ROLE_TIMES = 7,
 }

@@ -11,9 +11,7 @@ use super::current::with_server;
 use super::ffi::{Pmda, Status};
 use super::profile::{IndomProfile, Profile};
 use super::server::{PmStoreError, PmStoreRequest, Server};
-use super::{serial, sys};
-use crate::metrics::indom_name;
-use serde_json::json;
+use super::sys;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -150,23 +148,8 @@ unsafe extern "C" fn label(
     ext: *mut sys::pmdaExt,
 ) -> c_int {
     refresh(Server::refresh_instances);
-    if kind == sys::PM_LABEL_INDOM {
-        // SAFETY: `labels` comes from the library unchanged.
-        unsafe { label_indom(u32::from_ne_bytes(ident.to_ne_bytes()), labels) };
-    }
     // SAFETY: the arguments come from the library unchanged. It calls label_instance, and nothing is borrowed here.
     unsafe { sys::pmdaLabel(ident, kind, labels, ext) }
-}
-
-/// Adds the label of an instance domain. The library logs its own errors.
-///
-/// `labels` must point to a label set of the library.
-unsafe fn label_indom(indom: sys::pmInDom, labels: *mut *mut sys::pmLabelSet) {
-    let json = indom_name(serial(indom)).map(|name| json!({ "indom_name": name }).to_string());
-    if let Some(json) = json.and_then(|json| CString::new(json).ok()) {
-        // SAFETY: the caller guarantees that `labels` is valid. The text is only an argument of "%s", and is copied.
-        unsafe { sys::pmdaAddLabels(labels, c"%s".as_ptr(), json.as_ptr()) };
-    }
 }
 
 /// Adds the labels of an instance. Returns the number of labels, or an error of pmdaAddLabels(3).

@@ -21,7 +21,6 @@ fn process_has_pid_command_uid_and_user() {
         ("command", json!("python3")),
         ("uid", json!(Uid::current().as_raw())),
         ("user", json!(own_user())),
-        ("indom_name", json!("per process")),
     ] {
         assert_eq!(labels[name], value, "{labels:?}");
     }
