@@ -33,7 +33,6 @@ use std::time::{Duration, Instant};
 mod advice;
 mod daemon;
 mod file;
-mod net_devices;
 mod output;
 mod rdma;
 mod seen;
@@ -202,7 +201,7 @@ pub fn run(
         _ => {}
     }
     summary.silent = silent::report(&summary, &directories, out)?;
-    summary.problems += transport::report(&summary, config, &host, out)?;
+    transport::report(&summary, config, &host, out)?;
     let stores = (!config.multiproc_dir.is_empty()).then_some(summary.stores);
     let silent = Some(summary.silent).filter(|&count| count > 0);
     let counts = [

@@ -13,19 +13,10 @@ const ACTIVE: &str = "4:";
 pub struct RdmaHost {
     /// Names of the devices, such as `mlx5_0`.
     pub devices: Vec<String>,
-    /// Ports of all devices.
-    pub ports: Vec<Port>,
+    /// Ports that transfer data, by UCX's names, such as `mlx5_0:1`.
+    pub ports: Vec<String>,
     /// True if a network namespace sees only the devices that were moved into it (`rdma system`).
     pub is_exclusive: bool,
-}
-
-/// Port of an RDMA device.
-#[derive(Debug)]
-pub struct Port {
-    /// Name of UCX, such as `mlx5_0:1`.
-    pub name: String,
-    /// True if its link is up.
-    pub is_active: bool,
 }
 
 impl RdmaHost {
@@ -49,20 +40,12 @@ impl RdmaHost {
             let ports = directory.join(device).join("ports");
             for port in names(&ports) {
                 let state = fs::read_to_string(ports.join(&port).join("state"));
-                host.ports.push(Port {
-                    name: format!("{device}:{port}"),
-                    is_active: state.is_ok_and(|state| state.starts_with(ACTIVE)),
-                });
+                let is_active = state.is_ok_and(|state| state.starts_with(ACTIVE));
+                let name = is_active.then(|| format!("{device}:{port}"));
+                host.ports.extend(name);
             }
         }
         host
-    }
-
-    /// Returns the names of the ports that transfer data.
-    #[must_use]
-    pub fn active(&self) -> Vec<&str> {
-        let ports = self.ports.iter().filter(|port| port.is_active);
-        ports.map(|port| port.name.as_str()).collect()
     }
 }
 
@@ -80,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_of_all_devices_are_read_with_their_state() {
+    fn active_ports_of_all_devices_are_read() {
         let dir = tempfile::tempdir().expect("a directory");
         for (port, state) in [
             ("mlx5_1/ports/2", "1: DOWN\n"),
@@ -94,9 +77,7 @@ mod tests {
         fs::create_dir(dir.path().join("mlx5_2")).expect("made");
         let host = RdmaHost::below(dir.path());
         assert_eq!(host.devices, ["mlx5_0", "mlx5_1", "mlx5_2"]);
-        let ports = Vec::from_iter(host.ports.iter().map(|port| port.name.as_str()));
-        assert_eq!(ports, ["mlx5_0:1", "mlx5_1:1", "mlx5_1:2"]);
-        assert_eq!(host.active(), ["mlx5_1:1"]);
+        assert_eq!(host.ports, ["mlx5_1:1"]);
         assert!(RdmaHost::below(&dir.path().join("none")).devices.is_empty());
     }
 }

@@ -3,9 +3,10 @@
 //! `--check`: what keeps a process that uses NIXL from RDMA, and the PMDA from seeing what it transfers by TCP.
 
 use crate::check::rdma::RdmaHost;
-use crate::check::{Line, Severity, Summary, as_root, net_devices};
+use crate::check::{Line, Summary, as_root};
 use crate::config::Config;
 use crate::observer::examination::{NixlExamination, UCX_NET_DEVICES, UCX_TLS};
+use crate::procfs::facts::environ::MAX_VALUE;
 use crate::procfs::process_scan::NixlProcess;
 use nix::errno::Errno;
 use std::fs;
@@ -17,8 +18,7 @@ const RDMA_TRANSPORTS: [&str; 6] = ["all", "ib", "rc", "ud", "dc", "srd"];
 /// Number of active RDMA ports from which on SGLang is said to need UCX_NET_DEVICES.
 const SEVERAL: usize = 2;
 
-/// Prints what is known of the transports of all processes that use NIXL, with what is wrong. Returns the number of
-/// problems.
+/// Prints what is known of the transports of all processes that use NIXL, with what is wrong.
 ///
 /// # Errors
 /// If the output cannot be written.
@@ -27,8 +27,7 @@ pub fn report(
     config: &Config,
     host: &RdmaHost,
     out: &mut dyn Write,
-) -> io::Result<usize> {
-    let mut problems = 0;
+) -> io::Result<()> {
     let off = match (config.proc_facts, config.transport) {
         (false, _) => Some("proc_facts = false"),
         (true, false) => Some("transport = false"),
@@ -68,14 +67,13 @@ pub fn report(
         let errno = process.devices.err().filter(|_| is_read);
         let unreadable = errno.map(|errno| Line::warning(unreadable(Errno::from_raw(errno))));
         for Line { severity, text } in unreadable.into_iter().chain(faults(process, host)) {
-            problems += usize::from(severity == Severity::Problem);
             writeln!(out, "    {}{text}", severity.prefix())?;
         }
     }
     if let Some(off) = off {
         writeln!(out, "note: {off}: what they transfer by TCP is not read")?;
     }
-    Ok(problems)
+    Ok(())
 }
 
 /// Returns why the sockets of a process cannot be read, and what to do.
@@ -128,8 +126,12 @@ fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
         )));
     }
     let ucx_net_devices = variable(UCX_NET_DEVICES);
-    if let Some(names) = ucx_net_devices.filter(|_| sees_host) {
-        found.extend(net_devices::faults(names, &process.interfaces, host));
+    let leaving_out = ucx_net_devices.filter(|names| sees_host && leaves_out(names, &host.ports));
+    if let Some(names) = leaving_out {
+        found.push(Line::warning(format!(
+            "UCX_NET_DEVICES is {names:?}, which leaves out RDMA ({}): unset it, or name RDMA ports",
+            host.ports.join(", ")
+        )));
     }
     if host.devices.is_empty() {
         return found;
@@ -149,7 +151,7 @@ fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
             "no RDMA device ({devices}) is open: NIXL transfers over TCP or shared memory; see the log of the application with UCX_LOG_LEVEL=info"
         )));
     }
-    let active = host.active();
+    let active = &host.ports;
     let is_sglang = process.engine.as_deref() == Some("sglang");
     let may_use_any_port =
         environ.is_some() && ucx_net_devices.is_none() && allows_rdma && sees_host;
@@ -184,10 +186,34 @@ fn allows_rdma(ucx_tls: &str) -> bool {
     }
 }
 
+/// True if a value of UCX_NET_DEVICES has none of these RDMA ports: a list of devices, or with `^` first a list of
+/// excluded ones. UCX itself reports a name that is not a device.
+fn leaves_out(names: &str, ports: &[String]) -> bool {
+    // A value of this length may be cut.
+    if names == "all" || names.len() >= MAX_VALUE || ports.is_empty() {
+        return false;
+    }
+    let is_one = |port: &String, name: &str| match name.split_once('[') {
+        // For example mlx5_[0-3]:1.
+        Some((start, _)) => port.starts_with(start),
+        // For transfers that a GPU starts, UCX has cuda0-mlx5_0:1.
+        None => name
+            .strip_suffix(&**port)
+            .is_some_and(|before| before.is_empty() || before.ends_with('-')),
+    };
+    match names.strip_prefix('^') {
+        Some(excluded) => ports
+            .iter()
+            .all(|port| excluded.split(',').any(|name| is_one(port, name))),
+        None => !ports
+            .iter()
+            .any(|port| names.split(',').any(|name| is_one(port, name))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::rdma::Port;
     use crate::procfs::facts::environ::Environ;
 
     #[test]
@@ -212,6 +238,33 @@ mod tests {
     }
 
     #[test]
+    fn net_devices_without_an_rdma_port_are_recognized() {
+        let ports = ["mlx5_0:1", "mlx5_1:1"].map(str::to_owned);
+        for (names, expected) in [
+            ("all", false),
+            ("mlx5_0:1", false),
+            ("eth0,mlx5_1:1", false),
+            ("mlx5_[0-1]:1", false),
+            ("cuda0-mlx5_0:1", false),
+            ("^eth0", false),
+            ("^mlx5_0:1", false),
+            ("eth0", true),
+            ("lo,eth0", true),
+            ("none", true),
+            ("", true),
+            ("mlx5_0", true),
+            ("mlx5_0:2", true),
+            ("xmlx5_0:1", true),
+            ("^mlx5_0:1,mlx5_1:1", true),
+            ("^mlx5_[0-1]:1", true),
+        ] {
+            assert_eq!(leaves_out(names, &ports), expected, "{names}");
+        }
+        assert!(!leaves_out("eth0", &[]));
+        assert!(!leaves_out(&"x".repeat(MAX_VALUE), &ports));
+    }
+
+    #[test]
     fn reason_of_unreadable_sockets_has_a_remedy() {
         assert!(unreadable(Errno::ENOSYS).contains("Linux is older than 5.6"));
         assert!(unreadable(Errno::EPERM).contains("CAP_SYS_PTRACE"));
@@ -219,13 +272,9 @@ mod tests {
     }
 
     fn host(is_exclusive: bool) -> RdmaHost {
-        let port = |name: &str| Port {
-            name: name.into(),
-            is_active: true,
-        };
         RdmaHost {
             devices: vec!["mlx5_0".into(), "mlx5_1".into()],
-            ports: ["mlx5_0:1", "mlx5_1:1"].map(port).into(),
+            ports: vec!["mlx5_0:1".into(), "mlx5_1:1".into()],
             is_exclusive,
         }
     }
@@ -244,7 +293,6 @@ mod tests {
             directories: [None; 2],
             is_in_other_namespace: false,
             is_in_other_network: false,
-            interfaces: vec!["lo".into(), "eth0".into()],
             devices,
             lacks_infiniband: false,
             memlock_limit: None,
@@ -299,8 +347,7 @@ mod tests {
             said(&process, &host(true)).is_empty(),
             "its devices are not in /sys"
         );
-        // Without RDMA, only a device that does not exist is a fault.
-        assert_eq!(said(&process, &RdmaHost::default()).len(), 1);
+        assert!(said(&process, &RdmaHost::default()).is_empty(), "no RDMA");
         process.environment = None;
         process.engine = Some("sglang".into());
         assert!(said(&process, &host(false)).is_empty(), "it is not known");

@@ -28,8 +28,6 @@ use std::path::Path;
 pub const UCX_TLS: &str = "UCX_TLS";
 /// See [`UCX_TLS`].
 pub const UCX_NET_DEVICES: &str = "UCX_NET_DEVICES";
-/// Limit of what is read of /proc/PID/net/dev, in bytes: about 8,000 interfaces.
-const MAX_INTERFACES: u64 = 1 << 20;
 /// Capability with which RLIMIT_MEMLOCK does not matter: CAP_IPC_LOCK of linux/capability.h.
 const IPC_LOCK: u64 = 1 << 14;
 /// Limit of what is read of /proc/PID/fdinfo/FD, in bytes. The lock is in one of its first lines.
@@ -100,8 +98,6 @@ pub struct NixlExamination {
     pub is_in_other_namespace: bool,
     /// True if the process is in another network namespace than this one.
     pub is_in_other_network: bool,
-    /// Names of the interfaces of its network namespace. Empty: they cannot be read.
-    pub interfaces: Vec<String>,
     /// Number of RDMA devices that it has open, or the errno why its sockets cannot be read.
     pub devices: Result<usize, i32>,
     /// True if its root directory has no /dev/infiniband.
@@ -180,7 +176,6 @@ impl NixlExamination {
         let named = named.map_or([None; 2], |(_, environ)| telemetry::directories(environ));
         let library = found.libraries.core.as_deref();
         let is_other = |kind| directory.namespace(kind).ok() != own_namespace(kind).ok();
-        let interfaces = directory.read("net/dev", MAX_INTERFACES);
         // One socket shows whether they can be read.
         let files = sockets::read(&directory, usize::from(may_copy));
         let infiniband = directory.metadata("root/dev/infiniband");
@@ -193,7 +188,6 @@ impl NixlExamination {
             environment,
             is_in_other_namespace: is_other("mnt"),
             is_in_other_network: is_other("net"),
-            interfaces: interfaces_of(&String::from_utf8_lossy(&interfaces.unwrap_or_default())),
             devices: { files.map(|files| files.rdma_devices) }
                 .map_err(|err| err.raw_os_error().unwrap_or(libc::EIO)),
             lacks_infiniband: infiniband.is_err_and(|err| err.kind() == ErrorKind::NotFound),
@@ -266,14 +260,6 @@ fn limit<T: std::str::FromStr>(limits: &str, name: &str) -> Option<T> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Returns the names in /proc/PID/net/dev.
-fn interfaces_of(table: &str) -> Vec<String> {
-    // Two lines are the heads of the columns.
-    let lines = table.lines().skip(2);
-    let names = lines.filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
-    names.collect()
-}
-
 /// True if /proc/PID/status has CAP_IPC_LOCK among the effective capabilities.
 fn may_lock_memory(status: &str) -> bool {
     let mut lines = status.lines();
@@ -300,15 +286,5 @@ mod tests {
         assert!(may_lock_memory("Name:\tx\nCapEff:\t000001ffffffffff\n"));
         assert!(!may_lock_memory("Name:\tx\nCapEff:\t0000000010080002\n"));
         assert!(!may_lock_memory(""));
-    }
-
-    #[test]
-    fn interfaces_are_read_from_the_table_of_the_kernel() {
-        let table = "Inter-|   Receive                     |  Transmit\n \
-            face |bytes    packets errs drop compressed|bytes\n\
-            \x20   lo: 30812354   24019    0    0         0        0\n\
-            ens1f0np0:     0       0    0    0         0        0\n";
-        assert_eq!(interfaces_of(table), ["lo", "ens1f0np0"]);
-        assert!(interfaces_of("").is_empty());
     }
 }
