@@ -76,11 +76,6 @@ struct Line {
 }
 
 impl Line {
-    fn note(text: String) -> Self {
-        let (severity, text) = (Severity::Info, format!("note: {text}"));
-        Self { severity, text }
-    }
-
     fn warning(text: String) -> Self {
         let severity = Severity::Warning;
         Self { severity, text }

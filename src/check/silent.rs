@@ -7,7 +7,7 @@
 //! more likely.
 
 use crate::base::file::FileFacts;
-use crate::check::{Summary, WARNING, as_root};
+use crate::check::{Summary, as_root};
 use crate::discovery::directory::Directory;
 use crate::observer::examination::NixlExamination;
 use crate::procfs::facts::environ::Environ;
@@ -39,9 +39,6 @@ pub fn report(
             "  pid {} ({}) user {name}: {reason}",
             process.found.info.id.pid, process.command
         )?;
-        if let Some(warning) = broken_engine(process) {
-            writeln!(out, "    {WARNING}{warning}")?;
-        }
     }
     if let Some(why) = seen.why_incomplete {
         writeln!(
@@ -50,16 +47,6 @@ pub fn report(
         )?;
     }
     Ok(silent.len())
-}
-
-/// Returns a warning if transfers of the process fail because telemetry is off.
-fn broken_engine(process: &NixlExamination) -> Option<String> {
-    let (_, environ) = process.environment.as_ref()?;
-    telemetry::broken_engine(
-        environ,
-        process.engine.as_deref()?,
-        process.version.as_deref()?,
-    )
 }
 
 /// Returns why a process has no telemetry here.

@@ -15,9 +15,6 @@ use std::io::{self, Write};
 /// Parts of UCX_TLS that let UCX use RDMA (`ucx_info -d`).
 const RDMA_TRANSPORTS: [&str; 6] = ["all", "ib", "rc", "ud", "dc", "srd"];
 
-/// Number of active RDMA ports from which on SGLang is said to need UCX_NET_DEVICES.
-const SEVERAL: usize = 2;
-
 /// Prints what is known of the transports of all processes that use NIXL, with what is wrong.
 ///
 /// # Errors
@@ -113,10 +110,9 @@ fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
     let uses_ucx = backends.iter().any(|name| name.starts_with("UCX"));
     let environ = process.environment.as_ref().filter(|_| uses_ucx);
     let variable = |name| environ.and_then(|(_, environ)| environ.get(name));
-    let ucx_tls = variable(UCX_TLS);
-    let allows_rdma = ucx_tls.is_none_or(allows_rdma);
+    let ucx_tls = variable(UCX_TLS).filter(|ucx_tls| !allows_rdma(ucx_tls));
     let mut found = Vec::new();
-    if let Some(ucx_tls) = ucx_tls.filter(|_| !allows_rdma && !host.devices.is_empty()) {
+    if let Some(ucx_tls) = ucx_tls.filter(|_| !host.devices.is_empty()) {
         let of_others = match has_open_device {
             true => "; its open RDMA devices are those of another library, such as NCCL",
             false => "",
@@ -149,17 +145,6 @@ fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
     if found.is_empty() && process.devices == Ok(0) {
         found.push(Line::warning(format!(
             "no RDMA device ({devices}) is open: NIXL transfers over TCP or shared memory; see the log of the application with UCX_LOG_LEVEL=info"
-        )));
-    }
-    let active = &host.ports;
-    let is_sglang = process.engine.as_deref() == Some("sglang");
-    let may_use_any_port =
-        environ.is_some() && ucx_net_devices.is_none() && allows_rdma && sees_host;
-    if is_sglang && may_use_any_port && active.len() >= SEVERAL {
-        found.push(Line::note(format!(
-            "UCX_NET_DEVICES is not set on a host with {} active RDMA ports, and each transfer of SGLang to another host may wait until its timeout of 300 s (sglang#28737): if it does, set UCX_NET_DEVICES to a port, such as {}, for all servers",
-            active.len(),
-            active[0]
         )));
     }
     found
@@ -288,7 +273,6 @@ mod tests {
             found,
             version: None,
             command: "python3".into(),
-            engine: None,
             environment: Some((7, environ.expect("read"))),
             directories: [None; 2],
             is_in_other_namespace: false,
@@ -312,24 +296,20 @@ mod tests {
         let network = "UCX_NET_DEVICES is \"eth0\", which";
         let (tls, lacks) = ("UCX_TLS is \"tcp\", which", "/dev/infiniband is not in");
         let (memlock, none) = ("its limit of locked", "no RDMA device (mlx5_0,");
-        let hint = "note: UCX_NET_DEVICES is not";
-        for number in 0..1 << 5 {
-            let [is_tcp, is_eth, has_none, has_limit, is_sglang] =
-                [1, 2, 4, 8, 16].map(|bit| number & bit != 0);
+        for number in 0..1 << 4 {
+            let [is_tcp, is_eth, has_none, has_limit] = [1, 2, 4, 8].map(|bit| number & bit != 0);
             for devices in [Ok(0), Ok(2), Err(1)] {
                 let tcp = if is_tcp { "UCX_TLS=tcp\0" } else { "" };
                 let eth = if is_eth { "UCX_NET_DEVICES=eth0\0" } else { "" };
                 let mut process = process("UCX", &format!("A=b\0{tcp}{eth}"), devices);
                 process.lacks_infiniband = has_none;
                 process.memlock_limit = has_limit.then_some(65536);
-                process.engine = is_sglang.then(|| "sglang".into());
                 let mut expected = Vec::new();
                 expected.extend(is_tcp.then_some(tls));
                 expected.extend(is_eth.then_some(network));
                 expected.extend((has_none && devices != Ok(2)).then_some(lacks));
                 expected.extend(has_limit.then_some(memlock));
                 expected.extend((expected.is_empty() && devices == Ok(0)).then_some(none));
-                expected.extend((is_sglang && !is_tcp && !is_eth).then_some(hint));
                 assert_eq!(said(&process, &host(false)), expected, "{process:?}");
             }
         }
@@ -349,7 +329,6 @@ mod tests {
         );
         assert!(said(&process, &RdmaHost::default()).is_empty(), "no RDMA");
         process.environment = None;
-        process.engine = Some("sglang".into());
         assert!(said(&process, &host(false)).is_empty(), "it is not known");
     }
 }

@@ -8,7 +8,6 @@ use crate::observer::protocol::{Found, Reply};
 use crate::observer::{sockets, version};
 use crate::procfs::ancestors;
 use crate::procfs::facts::command::{CommandLine, MAX_CMDLINE};
-use crate::procfs::facts::engine;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
 use crate::procfs::process::{ProcessId, own_namespace};
@@ -88,8 +87,6 @@ pub struct NixlExamination {
     pub version: Option<String>,
     /// Process title or program name, without arguments.
     pub command: String,
-    /// Engine that it is part of, such as `vllm` ([`engine::of`]).
-    pub engine: Option<String>,
     /// Environment of the process or of its nearest ancestor with a readable one, and the process id of that process.
     pub environment: Option<(u32, Environ)>,
     /// The directories of [`telemetry::directories`] in that environment, as far as the process has them.
@@ -154,7 +151,6 @@ impl NixlExamination {
         let directory = ProcessDir::of(found.info.id)?.allowed_by(may_read)?;
         let line = directory.read("cmdline", MAX_CMDLINE)?;
         let line = CommandLine::parse(&line);
-        let engine = line.as_ref().and_then(engine::of).map(str::to_owned);
         let command = match line.and_then(|line| line.shown()) {
             Some(command) => command,
             None => {
@@ -183,7 +179,6 @@ impl NixlExamination {
             version: library.and_then(|library| version::of_library(&directory, library.as_ref())),
             found: found.clone(),
             command,
-            engine,
             directories: named.map(|path| file_id(&directory, Path::new(path?)).ok()),
             environment,
             is_in_other_namespace: is_other("mnt"),

@@ -9,8 +9,6 @@ const ENABLE: &str = "NIXL_TELEMETRY_ENABLE";
 const EXPORTER: &str = "NIXL_TELEMETRY_EXPORTER";
 const RINGS: &str = "NIXL_TELEMETRY_DIR";
 const STORES: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
-/// First version of NIXL that returns an error for telemetry that is off: 1.4.1 and 1.5.1 do, 1.3.1 and 1.3.2 do not.
-const RAISES: (u32, u32) = (1, 4);
 /// Variables that these functions need.
 pub const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
 
@@ -59,32 +57,10 @@ pub fn faults(environ: &Environ, is_scanned: impl Fn(&Path, bool) -> bool) -> Ve
     off.into_iter().chain(hidden).collect()
 }
 
-/// Returns a warning if transfers fail because the environment switches telemetry off. `engine` is that of
-/// [`crate::procfs::facts::engine::of`], `version` the one of NIXL.
-///
-/// vLLM asks for telemetry of each transfer. If that fails, so does the transfer.
-#[must_use]
-pub fn broken_engine(environ: &Environ, engine: &str, version: &str) -> Option<String> {
-    let value = environ.get(ENABLE).filter(|value| is_no(value))?;
-    let mut numbers = version.split('.').map(|number| number.parse::<u32>().ok());
-    let version_of = (numbers.next()??, numbers.next()??);
-    (engine == "vllm" && version_of >= RAISES).then(|| {
-        format!(
-            "{ENABLE} is {value:?}, and NIXL {version} then makes each transfer of vLLM fail (nixlNoTelemetryError, vllm#58038): set it to y, or unset it"
-        )
-    })
-}
-
 /// True for the values that NIXL takes for yes, in upper or lower case.
 fn is_yes(value: &str) -> bool {
     let yes = ["y", "yes", "on", "true", "enable", "1"];
     yes.iter().any(|yes| yes.eq_ignore_ascii_case(value))
-}
-
-/// True for the values that NIXL takes for no, in upper or lower case.
-fn is_no(value: &str) -> bool {
-    let no = ["n", "no", "off", "false", "disable", "0"];
-    no.iter().any(|no| no.eq_ignore_ascii_case(value))
 }
 
 #[cfg(test)]
@@ -145,39 +121,6 @@ mod tests {
             b"NIXL_TELEMETRY_EXPORTER=prometheus_mp\0NIXL_TELEMETRY_MULTIPROC_DIR=/run/mp\0NIXL_TELEMETRY_ENABLE=true\0",
         ] {
             assert_eq!(faults(right), [""; 0]);
-        }
-    }
-
-    #[test]
-    fn engine_is_broken_by_off_with_vllm_and_new_nixl_only() {
-        let broken = |enable: &str, engine, version| {
-            let environ = read(format!("{enable}A=b\0").as_bytes()).expect("read");
-            broken_engine(&environ, engine, version)
-        };
-        let said = "NIXL_TELEMETRY_ENABLE is \"n\", and NIXL 1.5.1 then makes each transfer of vLLM fail (nixlNoTelemetryError, vllm#58038): set it to y, or unset it";
-        let off = "NIXL_TELEMETRY_ENABLE=n\0";
-        assert_eq!(broken(off, "vllm", "1.5.1").as_deref(), Some(said));
-        for version in ["1.4.0", "1.4.1", "1.10.0", "2.0", "1.6.0rc1", "1.4.0+cu13"] {
-            assert!(broken(off, "vllm", version).is_some(), "{version}");
-        }
-        for version in ["0.10.1", "1.3.1", "1.3.2", "1", "", "x.y"] {
-            assert_eq!(broken(off, "vllm", version), None, "{version}");
-        }
-        for engine in ["sglang", "trtllm", ""] {
-            assert_eq!(broken(off, engine, "1.5.1"), None, "{engine}");
-        }
-        for value in ["No", "OFF", "false", "disable", "0"] {
-            let enable = format!("NIXL_TELEMETRY_ENABLE={value}\0");
-            assert!(broken(&enable, "vllm", "1.5.1").is_some(), "{value}");
-        }
-        // An empty or misspelt value is another fault: NIXL makes no agent.
-        for enable in [
-            "",
-            "NIXL_TELEMETRY_ENABLE=\0",
-            "NIXL_TELEMETRY_ENABLE=x\0",
-            "NIXL_TELEMETRY_ENABLE=y\0",
-        ] {
-            assert_eq!(broken(enable, "vllm", "1.5.1"), None, "{enable}");
         }
     }
 
