@@ -39,7 +39,7 @@ use round_robin::RoundRobin;
 use stalls::Stalls;
 use std::cmp::Reverse;
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use stores::CountedStores;
 
 mod attach;
@@ -171,7 +171,7 @@ impl Collector {
     /// Runs process scans, reads sockets, finds stalled agents, and removes files of exited agents until `end`. Returns
     /// true unless the result of a process scan is left to apply, which the next call does.
     pub fn maintain(&mut self, now: Instant, end: Instant) -> bool {
-        let is_done = self.scan_processes(now, Duration::ZERO, end);
+        let is_done = self.scan_processes(now, end);
         self.note_observer();
         self.read_transports(now);
         self.check_stalls(now);

@@ -257,7 +257,7 @@ fn agent_without_events_is_live_from_the_first_answer() {
         core.advance(Duration::from_millis(2));
         core.scan();
         core.drain();
-        core.reveal();
+        core.tidy();
         (!core.instances().is_empty()).then_some(())
     });
     assert_eq!(core.status("agent"), "live");

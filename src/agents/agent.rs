@@ -150,12 +150,6 @@ impl Agent {
         self.facts = facts.map_or(ProcessFacts::Unknown, ProcessFacts::Current);
     }
 
-    /// True if the labels of the agent are awaited, or those of an instance are of the process before.
-    pub(crate) fn wants_facts(&self) -> bool {
-        let is_waiting = matches!(self.entry.lifecycle, Lifecycle::AwaitingLabels { .. });
-        is_waiting || (self.is_published() && matches!(self.facts, ProcessFacts::Outdated(_)))
-    }
-
     /// True if a file of the agent is attached.
     pub(crate) fn has_files(&self) -> bool {
         !self.sources.is_empty()

@@ -201,18 +201,6 @@ impl Registry {
             .filter_map(|(index, _)| Some((AgentKey(index), &**self.agents.get(index)?)))
     }
 
-    /// Returns the poll at an index.
-    #[cfg(test)]
-    pub(crate) fn poll(&self, index: usize) -> &AgentPoll {
-        &self.polls[index]
-    }
-
-    /// Returns a number above the index of any agent.
-    #[cfg(test)]
-    pub(crate) fn end(&self) -> usize {
-        self.polls.len()
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.agents.len()
     }
@@ -243,14 +231,30 @@ impl Registry {
 }
 
 #[cfg(test)]
-impl AgentKey {
-    /// Returns the key of the agent at an index.
-    pub(crate) fn of(index: usize) -> Self {
-        Self(index)
+mod tests {
+    use super::*;
+
+    impl AgentKey {
+        /// Returns the key of the agent at an index.
+        pub(crate) fn of(index: usize) -> Self {
+            Self(index)
+        }
+
+        /// Returns the index of the agent.
+        pub(crate) fn index(self) -> usize {
+            self.0
+        }
     }
 
-    /// Returns the index of the agent.
-    pub(crate) fn index(self) -> usize {
-        self.0
+    impl Registry {
+        /// Returns the poll at an index.
+        pub(crate) fn poll(&self, index: usize) -> &AgentPoll {
+            &self.polls[index]
+        }
+
+        /// Returns a number above the index of any agent.
+        pub(crate) fn end(&self) -> usize {
+            self.polls.len()
+        }
     }
 }

@@ -136,45 +136,16 @@ impl ProcessScans {
 }
 
 impl Collector {
-    /// Publishes the agents that wait for their labels before an answer to pmcd, as soon as a process scan has found
-    /// these. Waits for the scan for `patience` at most.
-    pub fn publish_waiting(&mut self, patience: Duration) {
-        let scans = &self.process_scans;
-        // Almost always no agent waits.
-        let may_wait = self.observes() && (scans.asks || scans.is_running());
-        if !may_wait || !self.agents.values().any(Agent::wants_facts) {
-            return;
-        }
-        let now = Instant::now();
-        self.scan_processes(now, patience, now + patience);
-        let stamp = self.clock.at(now).stamp;
-        for agent in self.agents.values_mut() {
-            agent.publish(stamp, &mut self.shared.journal);
-        }
-        for key in self.agents.keys() {
-            self.agents.update(key);
-        }
-    }
-
-    /// Begins a process scan if one is due, waits for its end for `wait` at most, and applies its result until `end`;
-    /// the next call goes on from there. Returns true unless agents are left to apply it to.
-    pub(super) fn scan_processes(&mut self, now: Instant, wait: Duration, end: Instant) -> bool {
+    /// Begins a process scan if one is due, and applies the result of one that has ended until `end`; the next call
+    /// goes on from there. Never waits. Returns true unless agents are left to apply it to.
+    pub(super) fn scan_processes(&mut self, now: Instant, end: Instant) -> bool {
         if !self.observes() {
             return true;
         }
         if self.process_scans.is_due(now) {
             self.begin_process_scan(now);
         }
-        let until = Instant::now() + wait;
-        let left = || until.saturating_duration_since(Instant::now());
-        loop {
-            self.receive(left(), now);
-            let scans = &self.process_scans;
-            let is_done = scans.running.is_none() && !scans.waits_for_names(now);
-            if is_done || left().is_zero() {
-                break;
-            }
-        }
+        self.receive(now);
         let waits = self.process_scans.waits_for_names(now);
         if let Some((process_scan, _)) = self.process_scans.result.take_if(|_| !waits) {
             self.begin_application(process_scan);
@@ -193,9 +164,9 @@ impl Collector {
         self.observes() && !self.process_scans.is_overdue(Instant::now())
     }
 
-    /// Takes over what the observer has read since the last call. Waits for it for `wait` at most.
-    fn receive(&mut self, wait: Duration, now: Instant) {
-        for response in self.observer.receive(wait) {
+    /// Takes over what the observer has read since the last call.
+    fn receive(&mut self, now: Instant) {
+        for response in self.observer.receive(Duration::ZERO) {
             if let Response::Done(_, end) = &response {
                 // Of a worker that has ended the kernel tells more exactly, which may be less.
                 let cpu = self.observer_usage.cpu.max(end.usage.cpu);

@@ -343,36 +343,40 @@ impl Instances {
 }
 
 #[cfg(test)]
-impl Instances {
-    /// Creates an instance domain that is not registered with the library.
-    pub fn unregistered() -> Self {
-        /// Keeps the leaked entries reachable for leak checkers.
-        static LEAKED_INDOMS: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
-        let indom = Box::into_raw(Box::new(sys::pmdaIndom {
-            it_indom: 0,
-            it_numinst: 0,
-            it_set: ptr::null_mut(),
-        }));
-        let mut leaked = LEAKED_INDOMS.lock().expect("no panic");
-        leaked.push(indom.expose_provenance());
-        Self::new(indom)
-    }
+mod tests {
+    use super::*;
 
-    /// Returns ids and names from the table of the library.
-    pub fn list(&self) -> Vec<(c_int, String)> {
-        // SAFETY: as in `update_table`.
-        let indom = unsafe { &*self.indom };
-        let count = usize::try_from(indom.it_numinst).expect("a count");
-        (0..count)
-            .map(|at| {
-                // SAFETY: the table has `it_numinst` entries.
-                let entry = unsafe { indom.it_set.add(at) };
-                // SAFETY: as above.
-                let entry = unsafe { &*entry };
-                // SAFETY: it points to one of `names`.
-                let name = unsafe { CStr::from_ptr(entry.i_name) };
-                (entry.i_inst, name.to_string_lossy().into_owned())
-            })
-            .collect()
+    impl Instances {
+        /// Creates an instance domain that is not registered with the library.
+        pub fn unregistered() -> Self {
+            /// Keeps the leaked entries reachable for leak checkers.
+            static LEAKED_INDOMS: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
+            let indom = Box::into_raw(Box::new(sys::pmdaIndom {
+                it_indom: 0,
+                it_numinst: 0,
+                it_set: ptr::null_mut(),
+            }));
+            let mut leaked = LEAKED_INDOMS.lock().expect("no panic");
+            leaked.push(indom.expose_provenance());
+            Self::new(indom)
+        }
+
+        /// Returns ids and names from the table of the library.
+        pub fn list(&self) -> Vec<(c_int, String)> {
+            // SAFETY: as in `update_table`.
+            let indom = unsafe { &*self.indom };
+            let count = usize::try_from(indom.it_numinst).expect("a count");
+            (0..count)
+                .map(|at| {
+                    // SAFETY: the table has `it_numinst` entries.
+                    let entry = unsafe { indom.it_set.add(at) };
+                    // SAFETY: as above.
+                    let entry = unsafe { &*entry };
+                    // SAFETY: it points to one of `names`.
+                    let name = unsafe { CStr::from_ptr(entry.i_name) };
+                    (entry.i_inst, name.to_string_lossy().into_owned())
+                })
+                .collect()
+        }
     }
 }

@@ -9,7 +9,7 @@
 use super::buckets::BucketIndoms;
 use super::instances::{AgentInstances, KeyedInstances};
 use super::role_times::RoleBucket;
-use super::work::{Allowance, FETCH, NEW_AGENT_WAIT, SHUTDOWN, TimeBudget, Work};
+use super::work::{Allowance, FETCH, SHUTDOWN, TimeBudget, Work};
 use crate::base::clock::Now;
 use crate::collector::Collector;
 use crate::config::{Config, LoadedConfig};
@@ -212,12 +212,8 @@ impl Server {
 
     /// Scans for new rings and drains all rings, within the budget of an answer.
     pub fn refresh(&mut self) {
-        let until = Instant::now() + NEW_AGENT_WAIT;
         self.collect(FETCH);
         if self.is_serving() {
-            let left = until.saturating_duration_since(Instant::now());
-            self.collector.publish_waiting(left);
-            self.update_indoms();
             self.refreshed = Instant::now();
         }
     }

@@ -19,8 +19,6 @@ pub const FETCH: TimeBudget = TimeBudget {
     scan: Duration::from_micros(700),
     drain: Duration::from_millis(1),
 };
-/// Time that an answer waits for the process facts of new agents.
-pub const NEW_AGENT_WAIT: Duration = Duration::from_micros(1500);
 /// Limit of one piece of a tick. Requests of pmcd are answered between two pieces.
 pub const PIECE: Duration = Duration::from_millis(1);
 /// Limits of all pieces of a tick together. They leave CPU time for other processes.

@@ -137,7 +137,7 @@ fn agent_without_labels_waits_for_them_after_a_restart() {
     wait_for("the agent is an instance", || {
         let instances = core.instances();
         core.tick(1, Duration::from_micros(200), LONG);
-        core.reveal();
+        core.tidy();
         (!instances.is_empty()).then_some(())
     });
     assert_eq!(core.labels("agent")["local_rank"], "3");

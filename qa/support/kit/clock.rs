@@ -89,10 +89,4 @@ impl Core {
         let agents = &mut self.running_mut().agents;
         agents.maintain(now, Instant::now() + LONG);
     }
-
-    /// Waits for the process scan of new agents, as before an answer.
-    pub fn reveal(&mut self) {
-        self.running_mut().agents.publish_waiting(LONG);
-        self.publish();
-    }
 }
