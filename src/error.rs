@@ -222,21 +222,7 @@ impl Rejection {
             | Rejection::Magic { .. }
             | Rejection::Exited
             | Rejection::Replaced => false,
-            Rejection::Uninitialised { .. }
-            | Rejection::Unsupported { .. }
-            | Rejection::StoreSize { .. }
-            | Rejection::Schema { .. }
-            | Rejection::Malformed { .. }
-            | Rejection::Capacity { .. }
-            | Rejection::Length { .. }
-            | Rejection::Mask { .. }
-            | Rejection::Positions { .. }
-            | Rejection::Sparse { .. }
-            | Rejection::TooLarge { .. }
-            | Rejection::TooMany { .. }
-            | Rejection::NewNames
-            | Rejection::Failed
-            | Rejection::Io { .. } => true,
+            _ => true,
         }
     }
 

@@ -4,53 +4,83 @@
 
 use crate::base::words::{Rest, Words, words};
 
-/// The type of a telemetry event. The numbers are those in rings from version 2 on (`nixl_telemetry_event_type_t` in
-/// NIXL's `telemetry_event.h`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(usize)]
-pub enum EventType {
+/// Makes the enum, the list of its types, and their names in v1 and v2-named slots. The number of a type is the one in
+/// rings from version 2 on (`nixl_telemetry_event_type_t` in NIXL's `telemetry_event.h`).
+macro_rules! event_types {
+    ($($(#[doc = $doc:literal])+ $kind:ident = $number:literal $name:literal,)+) => {
+        /// The type of a telemetry event.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(usize)]
+        pub enum EventType {
+            $($(#[doc = $doc])+ $kind = $number,)+
+        }
+
+        impl EventType {
+            /// All event types in the order of their numbers.
+            pub const ALL: [EventType; Self::COUNT] = [$(Self::$kind),+];
+
+            /// The type with this number.
+            #[inline]
+            #[must_use]
+            pub const fn from_number(number: u32) -> Option<Self> {
+                // A match rather than the list, so that nothing is loaded: the compiler sees that the result is the
+                // number itself.
+                Some(match number {
+                    $($number => Self::$kind,)+
+                    _ => return None,
+                })
+            }
+        }
+
+        /// Names of the types in v1 and v2-named slots, in the order of their numbers. Empty: these slots do not have
+        /// the type.
+        const NAMES: [&str; EventType::COUNT] = [$($name),+];
+    };
+}
+
+event_types! {
     /// Bytes of one completed WRITE.
-    TxBytes = 0,
+    TxBytes = 0 "agent_tx_bytes",
     /// Bytes of one completed READ.
-    RxBytes = 1,
+    RxBytes = 1 "agent_rx_bytes",
     /// One completed WRITE.
-    TxRequests = 2,
+    TxRequests = 2 "agent_tx_requests_num",
     /// One completed READ.
-    RxRequests = 3,
+    RxRequests = 3 "agent_rx_requests_num",
     /// Bytes of one registration call.
-    MemoryRegistered = 4,
+    MemoryRegistered = 4 "agent_memory_registered",
     /// Bytes of one deregistration call.
-    MemoryDeregistered = 5,
+    MemoryDeregistered = 5 "agent_memory_deregistered",
     /// Microseconds from the start of a transfer to its completion.
-    XferTime = 6,
+    XferTime = 6 "agent_xfer_time",
     /// Microseconds from the start of a transfer until the backend had accepted it.
-    XferPostTime = 7,
+    XferPostTime = 7 "agent_xfer_post_time",
     /// `NIXL_ERR_NOT_POSTED`.
-    NotPosted = 8,
+    NotPosted = 8 "NIXL_ERR_NOT_POSTED",
     /// `NIXL_ERR_INVALID_PARAM`.
-    InvalidParam = 9,
+    InvalidParam = 9 "NIXL_ERR_INVALID_PARAM",
     /// `NIXL_ERR_BACKEND`.
-    Backend = 10,
+    Backend = 10 "NIXL_ERR_BACKEND",
     /// `NIXL_ERR_NOT_FOUND`.
-    NotFound = 11,
+    NotFound = 11 "NIXL_ERR_NOT_FOUND",
     /// `NIXL_ERR_MISMATCH`.
-    Mismatch = 12,
+    Mismatch = 12 "NIXL_ERR_MISMATCH",
     /// `NIXL_ERR_NOT_ALLOWED`.
-    NotAllowed = 13,
+    NotAllowed = 13 "NIXL_ERR_NOT_ALLOWED",
     /// `NIXL_ERR_REPOST_ACTIVE`.
-    RepostActive = 14,
+    RepostActive = 14 "NIXL_ERR_REPOST_ACTIVE",
     /// `NIXL_ERR_UNKNOWN`.
-    Unknown = 15,
+    Unknown = 15 "NIXL_ERR_UNKNOWN",
     /// `NIXL_ERR_NOT_SUPPORTED`.
-    NotSupported = 16,
+    NotSupported = 16 "NIXL_ERR_NOT_SUPPORTED",
     /// `NIXL_ERR_REMOTE_DISCONNECT`.
-    RemoteDisconnect = 17,
+    RemoteDisconnect = 17 "NIXL_ERR_REMOTE_DISCONNECT",
     /// `NIXL_ERR_CANCELED`.
-    Canceled = 18,
+    Canceled = 18 "NIXL_ERR_CANCELED",
     /// `NIXL_ERR_NO_TELEMETRY`.
-    NoTelemetry = 19,
+    NoTelemetry = 19 "NIXL_ERR_NO_TELEMETRY",
     /// Events lost in the agent's staging queue since its last flush; ring version 4.
-    EventsDropped = 20,
+    EventsDropped = 20 "",
 }
 
 impl Words for EventType {
@@ -69,62 +99,19 @@ impl EventType {
     /// The number of event types.
     pub const COUNT: usize = 21;
 
-    /// All event types in the order of their numbers.
-    pub const ALL: [EventType; Self::COUNT] = {
-        let mut all = [EventType::TxBytes; Self::COUNT];
-        let mut number = 0;
-        while let Some(kind) = Self::from_number(number) {
-            all[number as usize] = kind;
-            number += 1;
-        }
-        all
-    };
-
     /// The type with this name in a v1 or v2-named slot (NIXL 0.5 to 1.1). Counters have their event name there, errors
     /// their status text.
     #[must_use]
     pub fn from_name(name: &[u8]) -> Option<Self> {
         let at = NAMES.iter().position(|known| known.as_bytes() == name)?;
-        Some(Self::ALL[at])
-    }
-
-    /// The type with this number.
-    #[inline]
-    #[must_use]
-    pub const fn from_number(number: u32) -> Option<Self> {
-        // A match rather than the list, so that nothing is loaded: the compiler sees that the result is the number
-        // itself.
-        Some(match number {
-            0 => Self::TxBytes,
-            1 => Self::RxBytes,
-            2 => Self::TxRequests,
-            3 => Self::RxRequests,
-            4 => Self::MemoryRegistered,
-            5 => Self::MemoryDeregistered,
-            6 => Self::XferTime,
-            7 => Self::XferPostTime,
-            8 => Self::NotPosted,
-            9 => Self::InvalidParam,
-            10 => Self::Backend,
-            11 => Self::NotFound,
-            12 => Self::Mismatch,
-            13 => Self::NotAllowed,
-            14 => Self::RepostActive,
-            15 => Self::Unknown,
-            16 => Self::NotSupported,
-            17 => Self::RemoteDisconnect,
-            18 => Self::Canceled,
-            19 => Self::NoTelemetry,
-            20 => Self::EventsDropped,
-            _ => return None,
-        })
+        Some(Self::ALL[at]).filter(|_| !name.is_empty())
     }
 
     /// NIXL's name of the status that an error event reports. `None` for a type that is not an error.
     #[must_use]
     pub fn status(self) -> Option<&'static str> {
-        let name = NAMES.get(self as usize)?;
-        name.starts_with("NIXL_ERR_").then_some(*name)
+        let name = NAMES[self as usize];
+        name.starts_with("NIXL_ERR_").then_some(name)
     }
 
     /// The types that report errors.
@@ -133,31 +120,6 @@ impl EventType {
         &Self::ALL[Self::NotPosted as usize..=Self::NoTelemetry as usize]
     }
 }
-
-/// Names of the types in v1 and v2-named slots, in the order of their numbers. These slots have no events of lost
-/// events.
-const NAMES: [&str; EventType::COUNT - 1] = [
-    "agent_tx_bytes",
-    "agent_rx_bytes",
-    "agent_tx_requests_num",
-    "agent_rx_requests_num",
-    "agent_memory_registered",
-    "agent_memory_deregistered",
-    "agent_xfer_time",
-    "agent_xfer_post_time",
-    "NIXL_ERR_NOT_POSTED",
-    "NIXL_ERR_INVALID_PARAM",
-    "NIXL_ERR_BACKEND",
-    "NIXL_ERR_NOT_FOUND",
-    "NIXL_ERR_MISMATCH",
-    "NIXL_ERR_NOT_ALLOWED",
-    "NIXL_ERR_REPOST_ACTIVE",
-    "NIXL_ERR_UNKNOWN",
-    "NIXL_ERR_NOT_SUPPORTED",
-    "NIXL_ERR_REMOTE_DISCONNECT",
-    "NIXL_ERR_CANCELED",
-    "NIXL_ERR_NO_TELEMETRY",
-];
 
 /// Highest value of an event. No transfer has 64 PiB or takes 2,000 years. A higher value comes from another layout, if
 /// two agents of one name and of two versions write to one file, or from an untrusted user. One of them would saturate
@@ -345,8 +307,9 @@ mod tests {
     #[test]
     fn names_stand_at_the_numbers_of_their_types() {
         for kind in EventType::ALL {
-            let name = NAMES.get(kind as usize).map(|name| name.as_bytes());
-            assert_eq!(name.and_then(EventType::from_name), name.map(|_| kind));
+            let name = NAMES[kind as usize].as_bytes();
+            let has_name = kind != EventType::EventsDropped;
+            assert_eq!(EventType::from_name(name), has_name.then_some(kind));
             assert_eq!(kind.status().is_some(), EventType::errors().contains(&kind));
         }
         assert_eq!(EventType::errors().len(), 12);
