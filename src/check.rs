@@ -75,18 +75,6 @@ struct Line {
     text: String,
 }
 
-impl Line {
-    fn warning(text: String) -> Self {
-        let severity = Severity::Warning;
-        Self { severity, text }
-    }
-
-    fn problem(text: String) -> Self {
-        let severity = Severity::Problem;
-        Self { severity, text }
-    }
-}
-
 /// Result of the check, for its last line and the exit status, and what the lines of files depend on.
 #[derive(Debug, Default)]
 pub struct Summary {
@@ -258,8 +246,9 @@ fn scan(
         let line = |found| check_file(found, &mut scanner, summary);
         let mut of_directory: Vec<Line> = files.into_iter().map(line).collect();
         of_directory.extend(error.map(|errno| {
-            let why = directory::open_error(errno);
-            Line::problem(format!("cannot be scanned: {why}"))
+            let text = format!("cannot be scanned: {}", directory::open_error(errno));
+            let severity = Severity::Problem;
+            Line { severity, text }
         }));
         writeln!(out, "directory {}", text::printable(&directory.path))?;
         for Line { severity, text } in of_directory {

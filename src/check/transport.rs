@@ -3,7 +3,7 @@
 //! `--check`: what keeps a process that uses NIXL from RDMA, and the PMDA from seeing what it transfers by TCP.
 
 use crate::check::rdma::RdmaHost;
-use crate::check::{Line, Summary, as_root};
+use crate::check::{Summary, WARNING, as_root};
 use crate::config::Config;
 use crate::observer::examination::{NixlExamination, UCX_NET_DEVICES, UCX_TLS};
 use crate::procfs::facts::environ::MAX_VALUE;
@@ -62,9 +62,9 @@ pub fn report(
         )?;
         let is_read = off.is_none() && !is_excluded;
         let errno = process.devices.err().filter(|_| is_read);
-        let unreadable = errno.map(|errno| Line::warning(unreadable(Errno::from_raw(errno))));
-        for Line { severity, text } in unreadable.into_iter().chain(faults(process, host)) {
-            writeln!(out, "    {}{text}", severity.prefix())?;
+        let unreadable = errno.map(|errno| unreadable(Errno::from_raw(errno)));
+        for text in unreadable.into_iter().chain(faults(process, host)) {
+            writeln!(out, "    {WARNING}{text}")?;
         }
     }
     if let Some(off) = off {
@@ -101,7 +101,10 @@ fn unreadable(errno: Errno) -> String {
 /// Returns what keeps a process from RDMA, or may.
 ///
 /// An open RDMA device does not show that UCX uses it: NCCL opens all of them.
-fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
+fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<String> {
+    if host.devices.is_empty() {
+        return Vec::new();
+    }
     let devices = host.devices.join(", ");
     let has_open_device = process.devices.is_ok_and(|count| count > 0);
     // Devices that are only in another network namespace are not in /sys.
@@ -110,42 +113,37 @@ fn faults(process: &NixlExamination, host: &RdmaHost) -> Vec<Line> {
     let uses_ucx = backends.iter().any(|name| name.starts_with("UCX"));
     let environ = process.environment.as_ref().filter(|_| uses_ucx);
     let variable = |name| environ.and_then(|(_, environ)| environ.get(name));
-    let ucx_tls = variable(UCX_TLS).filter(|ucx_tls| !allows_rdma(ucx_tls));
     let mut found = Vec::new();
-    if let Some(ucx_tls) = ucx_tls.filter(|_| !host.devices.is_empty()) {
+    if let Some(ucx_tls) = variable(UCX_TLS).filter(|ucx_tls| !allows_rdma(ucx_tls)) {
         let of_others = match has_open_device {
             true => "; its open RDMA devices are those of another library, such as NCCL",
             false => "",
         };
-        found.push(Line::warning(format!(
+        found.push(format!(
             "UCX_TLS is {ucx_tls:?}, which leaves out RDMA ({devices}): unset it, or add rc{of_others}"
-        )));
+        ));
     }
-    let ucx_net_devices = variable(UCX_NET_DEVICES);
-    let leaving_out = ucx_net_devices.filter(|names| sees_host && leaves_out(names, &host.ports));
-    if let Some(names) = leaving_out {
-        found.push(Line::warning(format!(
+    let net_devices = variable(UCX_NET_DEVICES);
+    if let Some(names) = net_devices.filter(|names| sees_host && leaves_out(names, &host.ports)) {
+        found.push(format!(
             "UCX_NET_DEVICES is {names:?}, which leaves out RDMA ({}): unset it, or name RDMA ports",
             host.ports.join(", ")
-        )));
-    }
-    if host.devices.is_empty() {
-        return found;
+        ));
     }
     if process.lacks_infiniband && !has_open_device {
-        found.push(Line::warning(format!(
+        found.push(format!(
             "/dev/infiniband is not in its container, so that it cannot use {devices}: give the container the devices"
-        )));
+        ));
     }
     if let Some(limit) = process.memlock_limit {
-        found.push(Line::warning(format!(
+        found.push(format!(
             "its limit of locked memory (ulimit -l) is {limit} bytes, and RDMA locks all registered memory: set it to unlimited"
-        )));
+        ));
     }
     if found.is_empty() && process.devices == Ok(0) {
-        found.push(Line::warning(format!(
+        found.push(format!(
             "no RDMA device ({devices}) is open: NIXL transfers over TCP or shared memory; see the log of the application with UCX_LOG_LEVEL=info"
-        )));
+        ));
     }
     found
 }
@@ -287,7 +285,7 @@ mod tests {
     fn said(process: &NixlExamination, host: &RdmaHost) -> Vec<String> {
         let lines = faults(process, host).into_iter();
         lines
-            .map(|line| line.text.split(' ').take(4).collect::<Vec<_>>().join(" "))
+            .map(|line| line.split(' ').take(4).collect::<Vec<_>>().join(" "))
             .collect()
     }
 
