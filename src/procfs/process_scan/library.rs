@@ -28,7 +28,8 @@ const MAX_NAME: usize = 24;
 /// Libraries of NIXL that a process has mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Libraries {
-    /// Path of libnixl in the mount namespace of the process, if it is mapped.
+    /// Path of libnixl in the mount namespace of the process, if it is mapped; of `libnixl_build.so` and its like only
+    /// if the library with the agents is not.
     pub core: Option<OsString>,
     /// Names of the backends, such as `UCX`.
     pub backends: BTreeSet<String>,
@@ -55,7 +56,15 @@ impl Libraries {
         let is_core = name.strip_prefix(b"libnixl").is_some_and(|rest| {
             matches!(rest.first(), Some(b'.' | b'_' | b'-')) && is_library(rest)
         });
-        if is_core && self.core.is_none() {
+        let is_helper = |core: &[u8]| {
+            let name = core.rsplit(|&byte| byte == b'/').next();
+            name.is_some_and(|name| name.starts_with(b"libnixl_"))
+        };
+        let is_better = match &self.core {
+            None => true,
+            Some(core) => is_helper(core.as_bytes()) && !is_helper(name),
+        };
+        if is_core && is_better {
             let start = path.iter().position(|&byte| byte == b'/').unwrap_or(slash);
             self.core = Some(OsStr::from_bytes(&path[start..]).into());
         }
@@ -108,6 +117,19 @@ mod tests {
             let found = libraries(&[path]);
             assert_eq!(found.core.is_some(), expected, "{path}");
             assert!(!found.has_backend());
+        }
+    }
+
+    #[test]
+    fn library_with_agents_is_preferred_to_its_helpers() {
+        let paths = [
+            "/a/libnixl_build.so",
+            "/a/libnixl-4f1c2.so.1",
+            "/b/libnixl.so",
+        ];
+        for order in [[0, 1, 2], [1, 0, 2], [1, 2, 0]] {
+            let core = libraries(&order.map(|at: usize| paths[at])).core;
+            assert_eq!(core.as_deref(), Some(OsStr::new(paths[1])), "{order:?}");
         }
     }
 
