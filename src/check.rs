@@ -38,6 +38,7 @@ mod rdma;
 mod seen;
 mod silent;
 mod tmpfs;
+mod trace;
 mod transport;
 
 /// Time of one piece of the scan. The scan takes as many pieces as it needs.
@@ -157,6 +158,8 @@ pub fn run(
         );
         summary.problem(out, problem)?;
     }
+    // Before capabilities are given up.
+    trace::report(&mut summary, config, out)?;
     let host = RdmaHost::read();
     match rights::enter(config, own, || ()) {
         Ok(user) => writeln!(out, "as user: {user}")?,

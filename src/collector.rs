@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | [`Collector::scan`] | scans the directories and attaches files to agents | `attach`, `stores`, `names`, `limits` |
 //! | [`Collector::drain`] | drains all agents, withdraws those that have exited, expires old ones | `drain`, `round_robin`, `expiry` |
-//! | [`Collector::maintain`] | process scans, scans of sockets, removal of files | `process_scans`, `transports`, `stalls`, `file_removal` |
+//! | [`Collector::maintain`] | process scans, scans of sockets, transfers in flight, removal of files | `process_scans`, `transports`, `traces`, `stalls`, `file_removal` |
 //! | [`Collector::take_changes`] | the changes of the instance domains | |
 //!
 //! `noted` records in the timeline what concerns no single agent, `records` has what concerns the state file, `reload`
@@ -31,6 +31,7 @@ use crate::source::context::Shared;
 use crate::stats::histogram::Bounds;
 use crate::transport::Transports;
 use crate::transport::ids::ClockIds;
+use crate::transport::traced::Traced;
 use attach::Candidates;
 use descriptors::Descriptors;
 use limits::Limits;
@@ -60,6 +61,7 @@ mod stalls;
 mod stores;
 #[cfg(test)]
 mod tests;
+mod traces;
 mod transports;
 
 /// The agents, and what finds and drains their files. The default has no configuration: it finds nothing, and is not to
@@ -76,6 +78,7 @@ pub struct Collector {
     observer: ObserverHandle,
     process_scans: ProcessScans,
     transports: Transports,
+    traced: Traced,
     stalls: Stalls,
     /// What the observer and its workers use, as of the last scan.
     observer_usage: Usage,
@@ -174,6 +177,7 @@ impl Collector {
         let is_done = self.scan_processes(now, end);
         self.note_observer();
         self.read_transports(now);
+        self.trace(now);
         self.check_stalls(now);
         self.remove_exited_files(now, end);
         is_done

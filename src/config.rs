@@ -83,6 +83,10 @@ pub struct Config {
     pub proc_facts: bool,
     /// True if the sockets of processes that use NIXL are read. Needs `proc_facts`.
     pub transport: bool,
+    /// True if transfers in flight are traced by probes on libnixl. Needs `transport`.
+    pub trace: bool,
+    /// True if the result of each post is traced as well. Needs `trace`.
+    pub trace_failed_posts: bool,
     /// Directory of the kubelet's logs of pods. Its entries have the names of pods.
     #[serde(deserialize_with = "value::path")]
     pub pod_logs: PathBuf,
@@ -109,8 +113,18 @@ impl Default for Config {
             remove_exited_after: None,
             proc_facts: true,
             transport: true,
+            trace: false,
+            trace_failed_posts: false,
             pod_logs: "/var/log/pods".into(),
         }
+    }
+}
+
+impl Config {
+    /// True if transfers in flight are traced.
+    #[must_use]
+    pub fn traces(&self) -> bool {
+        self.trace && self.transport && self.proc_facts
     }
 }
 

@@ -20,6 +20,7 @@
 //! | [`store`] | files of NIXL's `prometheus_mp` exporter |
 //! | [`discovery`] | directories that are scanned, candidates in them, rejections |
 //! | [`rights`] | user, capabilities, Landlock |
+//! | [`trace`] | transfers in flight by uprobes: programs, maps, the tracer process |
 //! | [`observer`] | what is read of other processes; observer and worker processes |
 //! | [`transport`] | processes that use NIXL, and what they transfer by TCP |
 //! | [`entry`] | what outlives the daemon of an agent: names, totals, lifecycle, checkpoints |
@@ -61,4 +62,5 @@ pub mod source;
 pub mod stats;
 pub mod store;
 pub mod timeline;
+pub mod trace;
 pub mod transport;

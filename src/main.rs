@@ -12,7 +12,7 @@ use pmdanixl::config::options::{self, Options};
 use pmdanixl::config::pcpconf::PcpConf;
 use pmdanixl::config::{Config, UserAccount};
 use pmdanixl::journal::Journal;
-use pmdanixl::metrics::{AGENTS, DOMAIN, PEERS, PROCESSES, ROLE_TIMES};
+use pmdanixl::metrics::{AGENTS, DOMAIN, PEERS, PROCESSES, ROLE_TIMES, TRACED, TRACED_TIMES};
 use pmdanixl::observer::client::ObserverHandle;
 use pmdanixl::pcp::buckets::BucketIndoms;
 use pmdanixl::pcp::callbacks;
@@ -24,7 +24,7 @@ use pmdanixl::pcp::server::{Entered, Indoms, Server};
 use pmdanixl::rights::confine::OwnPaths;
 use pmdanixl::rights::privilege::NotAllowed;
 use pmdanixl::rights::{self, privilege};
-use pmdanixl::{check, log, observer, shm};
+use pmdanixl::{check, log, observer, shm, trace};
 use std::error::Error;
 use std::ffi::CString;
 use std::fmt::Display;
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         print(concat!("pmdanixl ", env!("CARGO_PKG_VERSION"), "\n"))
     } else if options.check {
         run_check(&options)
-    } else if options.observer || options.observer_worker {
+    } else if options.observer || options.observer_worker || options.observer_tracer {
         observe(&options)
     } else {
         log::start(options.debug);
@@ -102,7 +102,7 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::from(u8::from(summary.problems > 0)))
 }
 
-/// Serves the daemon as its observer, or the observer as a worker, with no more rights than that needs.
+/// Serves the daemon as its observer, or the observer as a worker or tracer, with no more rights than that needs.
 fn observe(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     // Otherwise the name is that of the link to the program.
     set_name(c"pmdanixl")?;
@@ -115,8 +115,13 @@ fn observe(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     } else {
         // It is killed with the observer.
         set_pdeathsig(Signal::SIGKILL)?;
-        privilege::limit_worker()?;
-        observer::worker::run(stdin().lock(), stdout().lock())?;
+        if options.observer_tracer {
+            privilege::limit_tracer()?;
+            trace::tracer::run(stdin().lock(), stdout().lock())?;
+        } else {
+            privilege::limit_worker()?;
+            observer::worker::run(stdin().lock(), stdout().lock())?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -174,6 +179,8 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         agents: KeyedInstances::new(pmda.instances(AGENTS)),
         processes: KeyedInstances::new(pmda.instances(PROCESSES)),
         peers: KeyedInstances::new(pmda.instances(PEERS)),
+        traced: KeyedInstances::new(pmda.instances(TRACED)),
+        traced_times: KeyedInstances::new(pmda.instances(TRACED_TIMES)),
         role_times: KeyedInstances::new(pmda.instances(ROLE_TIMES)),
         buckets: BucketIndoms::new(|serial| pmda.instances(serial)),
     };

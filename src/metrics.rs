@@ -13,6 +13,7 @@ use crate::stats::Histogram;
 use crate::timeline::Timeline;
 use crate::transport::TransportProcess;
 use crate::transport::peers::Peer;
+use crate::transport::traced::TracedPair;
 
 pub mod control;
 mod indoms;
@@ -64,6 +65,10 @@ pub enum ValueSource {
     Peer(Get<Peer>),
     /// A value of an agent, for each of its peers.
     AgentOfPeer(Get<Agent>),
+    /// A value of a process and a remote agent: one value per pair.
+    Traced(Get<TracedPair>),
+    /// Cumulative histogram of times of traced transfers: u64, one value per pair and upper bound.
+    TracedTimes,
     /// Cumulative histogram of times over the agents of each role: u64, one value per role and upper bound.
     RoleTimes(Histogram),
     /// Sum of all events of one type on this host: u64, one value.
@@ -187,6 +192,8 @@ impl Metric {
             ValueSource::Buckets(Histogram::Bandwidth) => Some(BANDWIDTHS),
             ValueSource::Cumulative(_) => Some(CUMULATIVE_TIMES),
             ValueSource::RoleTimes(_) => Some(ROLE_TIMES),
+            ValueSource::Traced(_) => Some(TRACED),
+            ValueSource::TracedTimes => Some(TRACED_TIMES),
             ValueSource::Process(_) => Some(PROCESSES),
             ValueSource::Peer(_) | ValueSource::AgentOfPeer(_) => Some(PEERS),
             ValueSource::Host(_)
@@ -204,11 +211,13 @@ impl Metric {
             | ValueSource::Buckets(_)
             | ValueSource::Cumulative(_)
             | ValueSource::RoleTimes(_)
+            | ValueSource::TracedTimes
             | ValueSource::Host(_) => ValueType::U64,
             ValueSource::Agent(get) | ValueSource::AgentOfPeer(get) => get.value_type(),
             ValueSource::PeerRatio => ValueType::F64,
             ValueSource::Process(get) => get.value_type(),
             ValueSource::Peer(get) => get.value_type(),
+            ValueSource::Traced(get) => get.value_type(),
             ValueSource::Control(get) => get.value_type(),
             ValueSource::Timeline(get) => get.value_type(),
             ValueSource::EventRecords => ValueType::EventRecords,

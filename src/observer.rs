@@ -4,7 +4,7 @@
 //!
 //! The daemon has requests for the observer ([`client`]). The observer ([`service`], [`supervisor`]) reads nothing that
 //! can block: it starts workers ([`worker`]) that do, one process at a time, ends those that wait for a process, and
-//! shares the time between users (`fair_queue`).
+//! shares the time between users (`fair_queue`). With `trace`, it starts the tracer ([`tracers`]).
 
 pub mod client;
 pub mod examination;
@@ -19,6 +19,7 @@ pub mod queues;
 pub mod service;
 pub mod sockets;
 pub mod supervisor;
+pub mod tracers;
 pub mod version;
 pub mod worker;
 pub mod workers;

@@ -23,7 +23,7 @@ pub struct Rights {
     /// Capabilities that it was started with.
     had: CapsHashSet,
     /// What the process has, in words, each with the keys of the configuration that decide it.
-    of_keys: [(&'static str, String); 4],
+    of_keys: [(&'static str, String); 5],
 }
 
 /// Reason why a running process cannot take over a configuration.
@@ -48,6 +48,13 @@ impl Rights {
             of_keys: [
                 ("user", format!("uid {uid}")),
                 ("proc_facts", observer.into()),
+                (
+                    "trace",
+                    match config.traces() {
+                        true => "a tracer".into(),
+                        false => "no tracer".into(),
+                    },
+                ),
                 (
                     "owners, observe, telemetry_dir or remove_exited_after",
                     privilege::names(needed.filter(|cap| had.contains(cap))),
@@ -134,6 +141,7 @@ mod tests {
             config(|config| config.owners = Some(vec![4242])),
             config(removes),
             config(|config| config.proc_facts = false),
+            config(|config| config.trace = true),
             config(elsewhere),
         ];
         for (at, before) in configs.iter().enumerate() {

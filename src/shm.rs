@@ -19,6 +19,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::{self, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 
+pub mod bpf;
 mod heap;
 mod lock;
 pub mod nonblocking;

@@ -25,6 +25,7 @@ pub mod ids;
 pub mod peers;
 pub mod share;
 pub mod stall;
+pub mod traced;
 
 /// Time between two socket scans. A process with 32 connections takes half a millisecond.
 const SCAN_PERIOD: Duration = Duration::from_secs(10);

@@ -85,6 +85,21 @@ const HANGS: [&str; 4] = [
     "agent.stall.reason",
 ];
 
+/// Metrics that need processes with transfers in flight. They are in processes/traces.rs.
+const TRACES: [&str; 11] = [
+    "trace.in_flight",
+    "trace.oldest_age",
+    "trace.posted",
+    "trace.released",
+    "trace.reposted",
+    "trace.failed",
+    "trace.xfer_time.sum",
+    "trace.xfer_time.bucket",
+    "control.trace.libraries",
+    "control.trace.starts",
+    "control.trace.lost",
+];
+
 fn ring(home: &Home, name: &str) -> RingWriter {
     home.new_ring(name, 64)
 }
@@ -177,7 +192,16 @@ fn every_metric_is_set_by_a_scene_and_read_by_a_test() {
     let in_file = |file| move |metric| (metric, file, format!("\"{metric}\""));
     let network = NETWORK.map(in_file("processes/network.rs"));
     let hangs = HANGS.map(in_file("processes/hangs.rs"));
-    for (metric, file, text) in elsewhere.into_iter().chain(network).chain(hangs) {
+    let traces = TRACES.map(|metric| {
+        // A test names those of a process without the first part.
+        let text = metric
+            .strip_prefix("trace.")
+            .filter(|text| !text.ends_with("bucket"));
+        let text = format!("\"{}\"", text.unwrap_or(metric));
+        (metric, "processes/traces.rs", text)
+    });
+    let elsewhere = elsewhere.into_iter().chain(network).chain(hangs);
+    for (metric, file, text) in elsewhere.chain(traces) {
         assert!(left.remove(metric), "{metric} is not in the metric table");
         let test = fs::read_to_string(project("qa").join(file)).expect("a test");
         assert!(test.contains(&text), "{file} has no {text:?} for {metric}");

@@ -10,4 +10,5 @@ mod labels;
 mod network;
 mod silent;
 mod states;
+mod traces;
 mod transport;

@@ -8,7 +8,7 @@ mod ends;
 mod limits;
 mod rights;
 mod stalls;
-mod worker;
+pub mod worker;
 
 use crate::support::fleet::is_possible;
 use crate::support::pdu::Link;

@@ -122,6 +122,11 @@ pub fn workers() -> Vec<(u32, char)> {
     with_option(b"--observer-worker")
 }
 
+/// Tracers of all daemons, by their state.
+pub fn tracers() -> Vec<(u32, char)> {
+    with_option(b"--observer-tracer")
+}
+
 /// Observers of all daemons, by their state.
 pub fn observers() -> Vec<(u32, char)> {
     with_option(b"--observer")

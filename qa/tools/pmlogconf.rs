@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const GROUPS: &str = "share/pmlogconf/nixl";
 /// Metrics that no group logs: those for pmStore requests, and repetitions of other metrics.
-const LEFT_OUT: [&str; 8] = [
+const LEFT_OUT: [&str; 9] = [
     "nixl.events.count",
     "nixl.events.last",
     "nixl.control.debug",
@@ -19,6 +19,7 @@ const LEFT_OUT: [&str; 8] = [
     "nixl.latency.xfer_time.bucket",
     "nixl.latency.post_time.bucket",
     "nixl.host.latency.xfer_time.bucket",
+    "nixl.trace.xfer_time.bucket",
     "nixl.host.latency.post_time.bucket",
 ];
 

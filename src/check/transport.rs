@@ -268,6 +268,7 @@ mod tests {
         found.libraries.backends.insert(backend.into());
         let environ = Environ::read(environ.as_bytes(), &[UCX_TLS, UCX_NET_DEVICES]);
         NixlExamination {
+            traceable: Ok(()),
             found,
             version: None,
             command: "python3".into(),

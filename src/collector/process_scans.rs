@@ -184,7 +184,7 @@ impl Collector {
                 }
                 Response::Queues(reading) => self.add_queues(&reading, now),
                 Response::Done(RequestKind::Queues, _) => self.end_queues(),
-                response => self.transports.apply(response, now),
+                response => self.apply_response(response, now),
             }
         }
         if !self.observer.is_running() {

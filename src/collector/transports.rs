@@ -84,6 +84,9 @@ impl Collector {
     /// Removes all that is known of processes, if another configuration has switched that off.
     pub(super) fn configure_transports(&mut self) {
         let config = &self.shared.config;
+        if !config.traces() {
+            self.traced.stop();
+        }
         if config.transport && config.proc_facts {
             return;
         }

@@ -52,6 +52,8 @@ pub struct Options {
     pub observer: bool,
     /// `--observer-worker`, which only the observer uses.
     pub observer_worker: bool,
+    /// `--observer-tracer`, which only the observer uses.
+    pub observer_tracer: bool,
     /// `--help`.
     pub help: bool,
     /// `--version`.
@@ -90,6 +92,7 @@ pub fn parse(
             Long("check") => options.check = true,
             Long("observer") => options.observer = true,
             Long("observer-worker") => options.observer_worker = true,
+            Long("observer-tracer") => options.observer_tracer = true,
             Long("version") => options.version = true,
             Short('?') | Long("help") => options.help = true,
             _ => {

@@ -36,6 +36,19 @@ pub struct Control {
     pub config_error: String,
     /// When the configuration was last read, and when one was last rejected.
     pub config_times: ConfigTimes,
+    /// What is known of the tracer.
+    pub trace: TraceCounts,
+}
+
+/// What is known of the tracer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TraceCounts {
+    /// Libraries with probes. `None`: nothing is traced.
+    pub libraries: Option<u32>,
+    /// Tracers that were started. `None`: the configuration needs none.
+    pub starts: Option<u64>,
+    /// Handles and pairs that found no room. `None`: nothing is traced.
+    pub lost: Option<u64>,
 }
 
 impl Control {

@@ -14,7 +14,7 @@ macro_rules! indoms {
             pub const $name: u32 = $serial;
         )+
         /// All instance domains: serial number, short and long help text, in the form of [`crate::metrics::Metric`].
-        pub const INDOMS: [(u32, &str, &str); 8] =
+        pub const INDOMS: [(u32, &str, &str); 10] =
             [$(($name, $oneline, concat!($("\n", $help),+))),+];
     };
 }
@@ -88,4 +88,20 @@ indoms! {
     /// inclusive; the last one is inf. The label le has the number, +Inf for the last,
     /// as histograms of Prometheus have it. The bounds are the configured ones.
     ROLE_TIMES = 7,
+    /// remote agents of processes that are traced
+    /// One instance for each process of nixl.process and remote agent of its transfers,
+    /// if trace is true in nixl.conf: AGENT::REMOTE, with the agent of the process, or
+    /// PID COMMAND::REMOTE if it has none with telemetry, or several. REMOTE is the
+    /// name that the application has given, special characters as %XX; of more than 64
+    /// bytes, the first ones and ~LENGTH. It is ~unknown if the handle of the transfer
+    /// was made before tracing began. At most 1,024 are there, with an equal share for
+    /// each user. Counters begin when the tracer begins, under another identifier each
+    /// time, and end with the process.
+    TRACED = 8,
+    /// upper bounds of the times of traced transfers
+    /// One instance for each instance of instance domain 39.8 and upper bound of times,
+    /// AGENT::REMOTE::le-HIGH. HIGH is the bound in microseconds, inclusive; the last
+    /// one is inf. The label le has the number, +Inf for the last, as histograms of
+    /// Prometheus have it. The bounds are the configured ones.
+    TRACED_TIMES = 9,
 }

@@ -21,6 +21,7 @@ mod host;
 mod processes;
 mod python;
 pub(super) mod timeline;
+mod traced;
 mod transfers;
 
 /// All metrics, in PMID order.
@@ -31,6 +32,7 @@ pub static METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
         agent::ROWS,
         transfers::ROWS,
         processes::ROWS,
+        traced::ROWS,
         &sums,
         host::ROWS,
         control::ROWS,
@@ -55,6 +57,7 @@ const LEVEL: Kind = (Semantics::Instant, Units::Count);
 const SIZE: Kind = (Semantics::Discrete, Units::Count);
 const BYTES: Kind = (Semantics::Instant, Units::Byte);
 const TIME: Kind = (Semantics::Instant, Units::Microsecond);
+const MILLISECONDS: Kind = (Semantics::Instant, Units::Millisecond);
 const INSTANT: Kind = (Semantics::Instant, Units::None);
 const MOMENT: Kind = (Semantics::Discrete, Units::Second);
 

@@ -108,6 +108,12 @@ impl Drop for ObserverHandle {
 fn log_stalled(stalled: &Stalled) {
     let _span = log::span(Some(stalled.uid));
     let blocked = stalled.blocked;
+    if let (RequestKind::Trace, Some((process, group))) = (stalled.kind, &stalled.process) {
+        return tracing::warn!(
+            "process {}: probing its libnixl blocks, so the tracer was killed after 10 s and begins again; processes {group} are not traced for 10 minutes; end it, or repair the file system that it waits for",
+            process.pid
+        );
+    }
     let what = match stalled.kind {
         RequestKind::Sockets | RequestKind::Queues => "sockets",
         _ => "memory",

@@ -14,6 +14,7 @@ use crate::procfs::process::{ProcessId, own_namespace};
 use crate::procfs::process_dir::{ProcessDir, ReadError};
 use crate::procfs::process_scan::NixlProcess;
 use crate::procfs::process_scan::scanned::MAX_COMMAND;
+use crate::trace::libraries;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::fstat;
@@ -101,6 +102,8 @@ pub struct NixlExamination {
     pub lacks_infiniband: bool,
     /// Limit of locked memory in bytes. `None`: there is none for it.
     pub memlock_limit: Option<u64>,
+    /// Why its libnixl cannot be traced, if it cannot.
+    pub traceable: Result<(), String>,
 }
 
 /// The daemon.
@@ -177,6 +180,7 @@ impl NixlExamination {
         let infiniband = directory.metadata("root/dev/infiniband");
         Ok(Self {
             version: library.and_then(|library| version::of_library(&directory, library.as_ref())),
+            traceable: libraries::check(found.info.id, library).map_err(|err| err.to_string()),
             found: found.clone(),
             command,
             directories: named.map(|path| file_id(&directory, Path::new(path?)).ok()),

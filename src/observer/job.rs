@@ -95,6 +95,8 @@ pub fn list(request: &Request, users: &mut HashMap<u32, u32>) -> (RequestKind, O
             let order = Order::LookUp(uids.clone());
             (RequestKind::Names, vec![queued(0, 0, order)])
         }
+        // The tracer serves it.
+        Request::Trace(_) => (RequestKind::Trace, Vec::new()),
     };
     let orders = Orders {
         queued,

@@ -10,6 +10,7 @@ use crate::procfs::facts::pods::Pods;
 use crate::procfs::process::{ProcessId, Usage};
 use crate::procfs::process_scan::ScanRequest;
 use crate::procfs::process_scan::scanned::ScannedProcess;
+use crate::trace::protocol::{TraceReport, TraceRequest};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -30,6 +31,8 @@ pub enum RequestKind {
     Examination,
     /// Names of users.
     Names,
+    /// Transfers in flight. The tracer reads them.
+    Trace,
 }
 
 /// Request of the daemon.
@@ -45,6 +48,8 @@ pub enum Request {
     Examine(Vec<Subject>),
     /// Ask the name services for the names of these users.
     LookUp(Vec<u32>),
+    /// Read the transfers in flight of these processes.
+    Trace(TraceRequest),
 }
 
 impl Request {
@@ -54,7 +59,7 @@ impl Request {
         match self {
             Self::Scan(request) => request.inodes.is_some(),
             Self::Sockets(_) | Self::Queues(_) => true,
-            Self::Examine(_) | Self::LookUp(_) => false,
+            Self::Examine(_) | Self::LookUp(_) | Self::Trace(_) => false,
         }
     }
 }
@@ -103,6 +108,8 @@ pub enum Response {
         /// Version of NIXL, if it was requested and is known.
         version: Option<String>,
     },
+    /// Transfers in flight. The end of the request.
+    Trace(TraceReport),
     /// A reading has blocked for ten seconds.
     Stalled(Stalled),
     /// A worker has ended, or cannot be started.

@@ -15,6 +15,7 @@ use crate::observer::link::{Link, wait_for};
 use crate::observer::protocol::{
     Order, Reply, Request, RequestKind, Response, SocketReading, Stalled, Task, Unread,
 };
+use crate::observer::tracers::Tracers;
 use crate::observer::workers::{MAX_BLOCKED, Worker, Workers};
 use crate::procfs::process::{INIT_PID, ProcessId, Usage, sees_host};
 use crate::procfs::process_scan::ScanRequest;
@@ -63,6 +64,7 @@ struct Errand {
 #[derive(Debug)]
 pub struct Supervisor {
     workers: Workers,
+    tracers: Tracers,
     jobs: [Job; KINDS.len()],
     errands: Vec<Errand>,
     /// What the current process scan looks for, and its number.
@@ -78,7 +80,8 @@ impl Supervisor {
     /// Returns an observer that has nothing to do.
     pub fn new(program: PathBuf) -> Self {
         Self {
-            workers: Workers::new(program),
+            workers: Workers::new(program.clone()),
+            tracers: Tracers::new(program),
             jobs: KINDS.map(Job::new),
             errands: Vec::new(),
             scan: (ScanRequest::default(), 0),
@@ -95,6 +98,10 @@ impl Supervisor {
 
     /// Begins to serve a request.
     pub fn begin(&mut self, request: Request, now: Instant) {
+        let request = match request {
+            Request::Trace(request) => return self.tracers.begin(request, now),
+            request => request,
+        };
         let (kind, orders) = job::list(&request, &mut self.users);
         match request {
             Request::Scan(request) => self.scan = (request, self.scan.1 + 1),
@@ -103,7 +110,7 @@ impl Supervisor {
                 self.connections.begin_scan(running, now);
             }
             Request::Queues(requests) => self.queues.begin(&requests, now),
-            Request::Examine(_) | Request::LookUp(..) => {}
+            Request::Examine(_) | Request::LookUp(..) | Request::Trace(_) => {}
         }
         let mut queued = orders.queued.iter();
         let is_init_there = queued.any(|queued| queued.pid() == INIT_PID);
@@ -126,6 +133,7 @@ impl Supervisor {
                 self.read_next(kind, now);
             }
         }
+        self.responses.extend(self.tracers.poll(now));
         std::mem::take(&mut self.responses)
     }
 
@@ -293,7 +301,7 @@ impl Supervisor {
         });
         usage.cpu = usage.cpu.saturating_add(ended.unwrap_or_default());
         let errand = self.errands.iter().map(|errand| errand.worker.link.pid());
-        for pid in errand.chain(self.workers.pids()) {
+        for pid in errand.chain(self.workers.pids()).chain(self.tracers.pid()) {
             usage += Usage::of(pid);
         }
         usage
@@ -365,7 +373,12 @@ impl Supervisor {
         let mut read = vec![requests];
         read.extend(links().map(Link::input));
         let written = links().flat_map(Link::waits_to_send);
-        let written = Vec::from_iter(written);
+        let mut written = Vec::from_iter(written);
+        if let Some((tracer, given_up)) = self.tracers.waits_for() {
+            end = end.min(given_up);
+            read.push(tracer.input());
+            written.extend(tracer.waits_to_send());
+        }
         wait_for(&read, &written, end.saturating_duration_since(now))
     }
 }
@@ -376,6 +389,7 @@ impl Drop for Supervisor {
         for errand in self.errands.drain(..) {
             errand.worker.link.close().kill();
         }
+        self.tracers.end();
     }
 }
 

@@ -64,6 +64,10 @@ pub struct Indoms {
     pub processes: KeyedInstances<ProcessId>,
     /// Instance domain of the peers of agents.
     pub peers: KeyedInstances<PeerKey>,
+    /// Instance domain of processes and remote agents, by instance id.
+    pub traced: KeyedInstances<u32>,
+    /// Instance domain of their times, by instance id and bucket.
+    pub traced_times: KeyedInstances<(u32, usize)>,
     /// Instance domain of the sums by role.
     pub role_times: KeyedInstances<RoleBucket>,
     /// Instance domains of histograms.

@@ -58,12 +58,14 @@ fn become_user(account: Option<&UserAccount>) -> Result<(), Errno> {
 }
 
 /// Capabilities that some configuration needs, or that it takes to become its user.
-const OF_ANY_CONFIGURATION: [Capability; 8] = [
+const OF_ANY_CONFIGURATION: [Capability; 10] = [
+    Capability::CAP_BPF,
     Capability::CAP_CHOWN,
     Capability::CAP_DAC_OVERRIDE,
     Capability::CAP_DAC_READ_SEARCH,
     Capability::CAP_FOWNER,
     Capability::CAP_LEASE,
+    Capability::CAP_PERFMON,
     Capability::CAP_SETGID,
     Capability::CAP_SETUID,
     Capability::CAP_SYS_PTRACE,
@@ -106,13 +108,21 @@ pub fn of_reader() -> [Capability; 2] {
     [Capability::CAP_SYS_PTRACE, files]
 }
 
-/// Returns the capabilities of the observer: those of [`of_reader`] that this process has, if the configuration needs
-/// them.
+/// Capabilities of the tracer beside those of [`of_reader`]: BPF for maps and programs, PERFMON to attach programs. The
+/// observer starts tracers, so it may not give them up; they are not in effect there.
+pub const OF_TRACER: [Capability; 2] = [Capability::CAP_BPF, Capability::CAP_PERFMON];
+
+/// Returns the capabilities of the observer: those of [`of_reader`] and, to pass them on, of [`OF_TRACER`] that this
+/// process has, if the configuration needs them.
 #[must_use]
 pub fn of_observer(config: &Config) -> Vec<Capability> {
     let permitted = permitted();
     let mut kept = Vec::from(of_reader());
-    kept.retain(|cap| reads_others(getuid().as_raw(), config) && permitted.contains(cap));
+    kept.retain(|_| reads_others(getuid().as_raw(), config));
+    if config.traces() {
+        kept.extend(OF_TRACER);
+    }
+    kept.retain(|cap| permitted.contains(cap));
     kept
 }
 
@@ -154,14 +164,32 @@ pub fn limit_worker() -> Result<(), Errno> {
 }
 
 /// Gives up all capabilities but those that reading other processes needs, which each program that this process starts
-/// has too.
+/// has too, and those of [`OF_TRACER`] that the daemon has passed on. These are not in effect, and only
+/// [`spawn_with`] passes them on.
 ///
 /// # Errors
 /// The kernel does not allow it.
 pub fn limit_observer() -> Result<(), Errno> {
-    limit_worker()?;
-    pass_on(&of_reader());
+    // Root has all capabilities that it may have, and only those that were passed on are ambient.
+    let ambient = caps::read(None, CapSet::Ambient).unwrap_or_default();
+    let reader = of_reader();
+    let passed_on = OF_TRACER.into_iter().filter(|cap| ambient.contains(cap));
+    let kept = Vec::from_iter(reader.into_iter().chain(passed_on));
+    keep_only(&reader, &kept)?;
+    pass_on(&reader);
     Ok(())
+}
+
+/// Gives up all capabilities but those of [`OF_TRACER`] and of [`of_reader`]. CAP_PERFMON is in effect only while
+/// [`raised`] runs. Before Linux 5.19, each reading of a map needs CAP_BPF.
+///
+/// # Errors
+/// The kernel does not allow it.
+pub fn limit_tracer() -> Result<(), Errno> {
+    let reader = of_reader();
+    let effective = [reader[0], reader[1], Capability::CAP_BPF];
+    let kept = [&effective[..], &[Capability::CAP_PERFMON]].concat();
+    keep_only(&effective, &kept)
 }
 
 /// Lets each program that this thread starts have these capabilities. A program has the ambient ones of its thread,

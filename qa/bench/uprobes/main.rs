@@ -13,18 +13,16 @@
 //!
 //! It needs CAP_BPF and CAP_PERFMON, or root.
 
-mod assembler;
-mod kernel;
 mod programs;
-mod symbols;
 
-use kernel::{Attached, Map, MapType, Method};
+use pmdanixl::shm::bpf::{self, Attached, Map, MapType, Method};
+use pmdanixl::trace::symbols::Symbols;
 use programs::{BUCKETS, HANDLE_KEY, HANDLE_VALUE, HANDLES, Maps, PEER_KEY, PEERS, STATS_WORDS};
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{Error, Result, stdin};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use symbols::Symbols;
 
 const CONSTRUCTOR: &str = "_ZN12nixlXferReqHC1ERKNSt7__cxx1112basic_string";
 const CREATE: &str = "_ZNK9nixlAgent13createXferReqE";
@@ -53,7 +51,7 @@ impl Figures {
             peers: Map::new(MapType::Hash, PEER_KEY, 8, PEERS)?,
             count: Map::new(MapType::Array, 4, 8, 1)?,
             handles: Map::new(MapType::Hash, HANDLE_KEY, HANDLE_VALUE, HANDLES)?,
-            stats: Map::new(MapType::PerCpuArray, 4, stats, PEERS)?,
+            stats: Map::new(MapType::Array, 4, stats, PEERS)?,
             calls: Map::new(MapType::Hash, 8, 16, 4096)?,
         })
     }
@@ -71,7 +69,7 @@ impl Figures {
     /// Returns the figures of all peers as JSON.
     fn show(&self) -> Result<String> {
         let mut peers = vec![("unknown".to_owned(), 0)];
-        for key in self.peers.keys() {
+        for (key, number) in self.peers.entries()? {
             let bytes: Vec<u8> = key[1..]
                 .iter()
                 .flat_map(|word| word.to_le_bytes())
@@ -79,7 +77,7 @@ impl Figures {
             let name = String::from_utf8_lossy(&bytes)
                 .trim_end_matches('\0')
                 .to_owned();
-            peers.push((name, self.peers.get(&key)?[0]));
+            peers.push((name, number[0]));
         }
         let mut shown = Vec::new();
         for (name, number) in peers {
@@ -107,7 +105,7 @@ impl Figures {
         }
         Ok(format!(
             r#"{{"handles": {}, "peers": [{}]}}"#,
-            self.handles.keys().len(),
+            self.handles.entries()?.len(),
             shown.join(", ")
         ))
     }
@@ -171,7 +169,7 @@ impl Set {
         };
         let mut probes = Vec::new();
         for (function, at_return, code) in programs {
-            let program = kernel::load(&code, method)?;
+            let program = bpf::load(&code, method)?;
             probes.push(Probe {
                 program,
                 offset: symbols.offset(function)?,
@@ -188,7 +186,7 @@ impl Set {
     /// Attaches the probes to a library, until the result is dropped.
     fn attach(&self, library: &Path) -> Result<Vec<Attached>> {
         let attach = |probe: &Probe| {
-            kernel::attach(
+            bpf::attach(
                 &probe.program,
                 library,
                 probe.offset,
@@ -205,7 +203,7 @@ fn main() -> Result<()> {
         .nth(1)
         .map(PathBuf::from)
         .ok_or_else(|| Error::other("usage: uprobes LIBRARY"))?;
-    let symbols = Symbols::read(&library)?;
+    let symbols = Symbols::read(&File::open(&library)?)?;
     let mut sets: HashMap<String, Set> = HashMap::new();
     let mut attached = Vec::new();
     for line in stdin().lines() {

@@ -56,7 +56,8 @@ probes have not counted each transfer exactly once.
 | `returns` | as `entries`, and the return of postXferReq | also transfers that are done or fail at the post |
 | `creates` | as `entries`, with createXferReq and makeXferReq and their returns in place of the constructor | as `entries` |
 
-Programs are attached by a link of the type uprobe_multi (`multi`) or by perf_event_open(2) (`perf`).
+`trace = true` in nixl.conf has the probes of `entries`, with `trace_failed_posts` those of `returns`. Programs are attached by a link of the
+type uprobe_multi (`multi`) or, before Linux 6.6, by perf_event_open(2) (`perf`).
 
 """
 

@@ -4,7 +4,7 @@
 
 mod returns;
 
-use crate::assembler::{
+use pmdanixl::trace::assembler::{
     Assembler, Condition, FRAME, Helper, R0, R1, R2, R3, R4, R6, R7, R8, R9, Size,
 };
 
@@ -54,7 +54,7 @@ pub struct Maps {
     pub count: i32,
     /// Hash: handle and process, to the time of the post and the peer.
     pub handles: i32,
-    /// Array per CPU: figures of a peer.
+    /// Array: figures of a peer.
     pub stats: i32,
     /// Hash: thread, to what its call needs at its return.
     pub calls: i32,

@@ -6,7 +6,7 @@ use super::connections::server;
 use super::{Process, exact_row, home, pids, ring_in, sender, workers};
 use crate::support::other_user::open_to_all;
 use crate::support::pdu::Link;
-use crate::support::scripted::observers;
+use crate::support::scripted::{observers, tracers};
 use crate::support::writer::RingWriter;
 use crate::support::{Home, PMDANIXL, soon, wait_for};
 use std::collections::BTreeMap;
@@ -19,12 +19,14 @@ const DAC_OVERRIDE: u64 = 1 << 1;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const SYS_PTRACE: u64 = 1 << 19;
 const LEASE: u64 = 1 << 28;
+const PERFMON: u64 = 1 << 38;
+const BPF: u64 = 1 << 39;
 const DRAINS: u64 = DAC_OVERRIDE | LEASE;
 const READS: u64 = SYS_PTRACE | DAC_READ_SEARCH;
 const NOBODY: u32 = 65_534;
 
 /// Settings, the user, the capabilities of the daemon, and those of observer and worker if there are such processes.
-const CASES: [(&str, u32, u64, Option<u64>); 7] = [
+const CASES: [(&str, u32, u64, Option<u64>); 9] = [
     ("", 0, DRAINS, Some(READS)),
     ("user = \"nobody\"", NOBODY, DRAINS, Some(READS)),
     (
@@ -39,6 +41,13 @@ const CASES: [(&str, u32, u64, Option<u64>); 7] = [
         NOBODY,
         0,
         Some(0),
+    ),
+    ("trace = true", 0, DRAINS, Some(READS)),
+    (
+        "user = \"nobody\"\ntrace = true",
+        NOBODY,
+        DRAINS,
+        Some(READS),
     ),
     ("proc_facts = false", 0, DRAINS, None),
     (
@@ -180,9 +189,20 @@ fn each_process_has_only_the_rights_that_it_needs() {
             Some(kept) => {
                 let worker = super::worker::worker();
                 let observer = observers()[0].0;
-                has_only_pipes(&home, observer, 4);
+                let traces = settings.contains("trace = true");
+                has_only_pipes(&home, observer, if traces { 6 } else { 4 });
                 has_only_pipes(&home, worker, 2);
-                gets(observer, &with(uid, kept, kept), settings);
+                let mut of_observer = with(uid, kept, kept);
+                if traces {
+                    // It starts tracers.
+                    of_observer[2] = format!("{:016x}", kept | BPF | PERFMON);
+                    let mut of_tracer = with(uid, kept | BPF, 0);
+                    of_tracer[2] = format!("{:016x}", kept | BPF | PERFMON);
+                    let tracer = || tracers().first().map(|(pid, _)| *pid);
+                    gets(wait_for("there is a tracer", tracer), &of_tracer, settings);
+                }
+                assert_eq!(tracers().len(), usize::from(traces), "{settings}");
+                gets(observer, &of_observer, settings);
                 gets(worker, &with(uid, kept, 0), settings);
                 // Landlock would forbid to read the process, and its sockets.
                 is_read(&mut link, &mut process, settings, kept);
@@ -198,7 +218,7 @@ fn each_process_has_only_the_rights_that_it_needs() {
         becomes_watched(&mut link, 1);
         drop((link, process));
         wait_for("all have ended", || {
-            (observers().is_empty() && workers().is_empty()).then_some(())
+            (observers().is_empty() && workers().is_empty() && tracers().is_empty()).then_some(())
         });
     }
 }

@@ -6,7 +6,8 @@ use super::Core;
 use nix::unistd::getuid;
 use pmdanixl::agents::Agent;
 use pmdanixl::metrics::{
-    METRICS, Metric, PEERS, PROCESSES, ROLE_TIMES, TIMELINE, Value, ValueSource,
+    METRICS, Metric, PEERS, PROCESSES, ROLE_TIMES, TIMELINE, TRACED, TRACED_TIMES, Value,
+    ValueSource,
 };
 use std::collections::BTreeMap;
 
@@ -53,7 +54,9 @@ impl Snapshot {
 fn metrics_of_agents() -> impl Iterator<Item = &'static Metric> {
     metrics().filter(|metric| {
         let serial = metric.indom();
-        serial.is_some_and(|serial| ![PROCESSES, PEERS, ROLE_TIMES].contains(&serial))
+        serial.is_some_and(|serial| {
+            ![PROCESSES, PEERS, ROLE_TIMES, TRACED, TRACED_TIMES].contains(&serial)
+        })
     })
 }
 

@@ -80,6 +80,8 @@ impl Core {
             | ValueSource::Cumulative(_)
             | ValueSource::RoleTimes(_)
             | ValueSource::Process(_)
+            | ValueSource::Traced(_)
+            | ValueSource::TracedTimes
             | ValueSource::Peer(_)
             | ValueSource::AgentOfPeer(_)
             | ValueSource::Host(_)

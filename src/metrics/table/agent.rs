@@ -4,15 +4,13 @@
 //!
 //! Retired: 16:3 agent.source, 16:8 agent.first_seen, and cluster 18, last values.
 
-use super::{BYTES, EVENTS, FACT, INSTANT, Kind, LEVEL, MOMENT, SIZE};
+use super::{BYTES, EVENTS, FACT, INSTANT, LEVEL, MILLISECONDS, MOMENT, SIZE};
 use super::{agent_f64, agent_text, agent_u32, agent_u64};
 use crate::agents::Agent;
 use crate::base::clock::Now;
 use crate::base::text;
-use crate::metrics::{Metric, Semantics, Units};
+use crate::metrics::Metric;
 use std::path::Path;
-
-const MILLISECONDS: Kind = (Semantics::Instant, Units::Millisecond);
 
 /// Returns a path with its control and invisible characters and quotes escaped. The owner of a file chooses its name,
 /// so a name can have control sequences of a terminal.

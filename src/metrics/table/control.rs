@@ -185,4 +185,25 @@ pub(super) const ROWS: &[Metric] = rows![
         (Semantics::Counter, Units::Microsecond),
         |control| u64::try_from(control.drain_time.as_micros()).ok(),
     ),
+    /// libraries of NIXL that are traced
+    /// Files of libnixl with probes. 0: no process uses NIXL, or none of a version that
+    /// can be traced, as the log says. No value: trace in nixl.conf is false, or the
+    /// tracer does not run; the log says why.
+    daemon_u32((40, 35), "control.trace.libraries", LEVEL, |control| {
+        control.trace.libraries
+    }),
+    /// starts of the tracer
+    /// Each start begins the counters of nixl.trace at zero, under other identifiers;
+    /// what was counted since the last reading before it is lost. Above 1: a process
+    /// has stalled it, or it was killed. No value: trace in nixl.conf is false.
+    daemon_u64((40, 36), "control.trace.starts", EVENTS, |control| {
+        control.trace.starts
+    }),
+    /// handles and remote agents that found no room
+    /// Transfer handles and pairs of nixl.trace that were not counted since the tracer
+    /// began, because a user had 16,384 handles or 1,024 pairs, or all users four times
+    /// as many. No value: as nixl.control.trace.libraries.
+    daemon_u64((40, 37), "control.trace.lost", EVENTS, |control| {
+        control.trace.lost
+    }),
 ];

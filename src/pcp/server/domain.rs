@@ -6,7 +6,9 @@ use super::Server;
 use crate::agents::Agent;
 use crate::agents::{AgentKey, Change};
 use crate::log;
-use crate::metrics::{AGENTS, CUMULATIVE_TIMES, PEERS, PROCESSES, ROLE_TIMES};
+use crate::metrics::{
+    AGENTS, CUMULATIVE_TIMES, PEERS, PROCESSES, ROLE_TIMES, TRACED, TRACED_TIMES,
+};
 use crate::pcp::{buckets, role_times, serial};
 use std::collections::HashSet;
 
@@ -40,6 +42,9 @@ impl Server {
         { published.into_iter().rev() }.for_each(|key| self.publish(key));
         if has_changes || are_transports_new {
             self.update_transport_indoms();
+        }
+        if self.collector.take_traced_change() {
+            self.update_traced_indoms();
         }
     }
 
@@ -95,6 +100,11 @@ impl Server {
             AGENTS => return Some(self.agent(inst)?.label_text().to_string()),
             PROCESSES => return self.process_labels(inst),
             PEERS => return self.peer_labels(inst),
+            TRACED => return Some(self.traced_labels(inst, None)?.to_string()),
+            TRACED_TIMES => {
+                let (inst, bucket) = self.indoms.traced_times.get(inst)?;
+                return Some(self.traced_labels(inst, Some(bucket))?.to_string());
+            }
             ROLE_TIMES => {
                 let bucket = self.indoms.role_times.get(inst)?;
                 return Some(role_times::labels(bucket, self.collector.time_bounds()));

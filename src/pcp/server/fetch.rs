@@ -3,9 +3,10 @@
 //! Values of a fetch.
 
 use super::Server;
+use crate::metrics::control::TraceCounts;
 use crate::metrics::{
     self, AGENTS, CONTROL, HOST, HOST_ROLES, PEERS, PROCESSES, RECORDS, ROLE_TIMES, TIMELINE,
-    Value, ValueSource, peer_ratio,
+    TRACED, TRACED_TIMES, Value, ValueSource, peer_ratio,
 };
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
@@ -22,6 +23,12 @@ impl Server {
     pub fn answer(&mut self, client: i32, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
         if self.is_serving() {
             self.control.activity = self.collector.activity();
+            let traced = self.collector.traced();
+            self.control.trace = TraceCounts {
+                libraries: traced.libraries(),
+                starts: Some(traced.starts).filter(|_| self.collector.traces()),
+                lost: traced.lost(),
+            };
             self.control.is_persistent = self.collector.is_persistent();
             let is_of_host = |&pmid: &u32| HOST.contains(&cluster_and_item(pmid).0);
             if pmids.iter().any(is_of_host) {
@@ -120,6 +127,17 @@ impl Server {
                     let of = |key| get.value(self.peer(key)?.0);
                     let values = self.indoms.peers.values(is_requested(PEERS), of);
                     values.for_each(|(id, value)| push(id, Some(value)));
+                }
+                ValueSource::Traced(get) => {
+                    let of = |id| get.value(self.collector.traced().get(id)?);
+                    let values = self.indoms.traced.values(is_requested(TRACED), of);
+                    values.for_each(|(id, value)| push(id, Some(value)));
+                }
+                ValueSource::TracedTimes => {
+                    let of = |(id, bucket)| self.collector.traced().get(id)?.up_to(bucket);
+                    let times = &self.indoms.traced_times;
+                    let values = times.values(is_requested(TRACED_TIMES), of);
+                    values.for_each(|(id, value)| push(id, Some(Value::U64(value))));
                 }
                 ValueSource::RoleTimes(of) => {
                     let times = self.collector.role_times();

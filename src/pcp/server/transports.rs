@@ -5,6 +5,7 @@
 use super::Server;
 use crate::agents::{Agent, AgentKey};
 use crate::procfs::process::ProcessId;
+use crate::stats::bucket_bounds::BucketBounds;
 use crate::transport::TransportProcess;
 use crate::transport::peers::Peer;
 use serde_json::{Value, json};
@@ -39,6 +40,41 @@ impl Server {
         self.indoms.peers.replace(&peers);
     }
 
+    /// Updates the instance domains of traced pairs and their times.
+    pub(super) fn update_traced_indoms(&mut self) {
+        let bounds = BucketBounds::of(self.collector.time_bounds());
+        let (mut pairs, mut times) = (Vec::new(), Vec::new());
+        for (id, pair) in self.collector.traced().iter() {
+            pairs.push((id, pair.name.clone(), id));
+            // With other bounds they are those of the last reading for a moment.
+            let count = pair.reading.buckets.len().min(bounds.bucket_count());
+            for (instance, bucket) in (pair.first_bucket..).zip(0..count) {
+                let name = format!("{}::{}", pair.name, bounds.le_suffix(bucket));
+                times.push((instance, name, (id, bucket)));
+            }
+        }
+        self.indoms.traced.replace(&pairs);
+        self.indoms.traced_times.replace(&times);
+    }
+
+    /// Returns the labels of a traced pair: those of its agent or process, the remote agent and, of a bucket, its upper
+    /// bound.
+    pub(super) fn traced_labels(&self, inst: u32, bucket: Option<usize>) -> Option<Value> {
+        let pair = self.collector.traced().get(inst)?;
+        let agent = { pair.agent }.and_then(|id| self.collector.get(self.indoms.agents.get(id)?));
+        let labels = match agent {
+            Some(agent) => agent.label_text().to_string(),
+            None => self.labels_of_process(pair.reading.process)?,
+        };
+        let mut labels: Value = serde_json::from_str(&labels).ok()?;
+        labels["remote"] = pair.reading.remote.clone().into();
+        if let Some(bucket) = bucket {
+            let bounds = BucketBounds::of(self.collector.time_bounds());
+            labels["le"] = bounds.label(bucket).1.into();
+        }
+        Some(labels)
+    }
+
     /// Returns a process that uses NIXL.
     pub(super) fn process(&self, id: ProcessId) -> Option<&TransportProcess> {
         self.collector.transports().get(id)
@@ -52,7 +88,11 @@ impl Server {
 
     /// Returns the labels of a process as a JSON object.
     pub(super) fn process_labels(&self, inst: u32) -> Option<String> {
-        let process = self.process(self.indoms.processes.get(inst)?)?;
+        self.labels_of_process(self.indoms.processes.get(inst)?)
+    }
+
+    fn labels_of_process(&self, id: ProcessId) -> Option<String> {
+        let process = self.process(id)?;
         let found = &process.found.info;
         let user = self.collector.user_name(found.uid);
         let labels =

@@ -6,7 +6,9 @@ use super::{
     CALL, FAILED, HANDLE, IN_FLIGHT, Maps, THREAD, add_handle, count, count_duration, end,
     find_peer, lookup, register, update,
 };
-use crate::assembler::{Assembler, Condition, FRAME, Helper, R0, R1, R2, R3, R6, R7, R8, R9, Size};
+use pmdanixl::trace::assembler::{
+    Assembler, Condition, FRAME, Helper, R0, R1, R2, R3, R6, R7, R8, R9, Size,
+};
 
 /// Entry of a function that creates a handle, for its return: the peer, and where the handle will be.
 fn create(maps: &Maps, name: i16, handle: impl FnOnce(&mut Assembler)) -> Vec<u64> {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-//! An assembler for the few BPF instructions of `programs`, so that the benchmark needs no compiler for BPF.
+//! An assembler for the few BPF instructions of [`super::programs`], so that the build needs no compiler for BPF, and
+//! the configured bounds are in the instructions.
 
 use std::collections::HashMap;
 
@@ -8,12 +9,19 @@ use std::collections::HashMap;
 pub const R0: u8 = 0;
 /// Register with the first argument of a call. R1 to R5 do not survive a call, R6 to R9 do.
 pub const R1: u8 = 1;
+/// Register with the second argument of a call.
 pub const R2: u8 = 2;
+/// Register with the third argument of a call.
 pub const R3: u8 = 3;
+/// Register with the fourth argument of a call.
 pub const R4: u8 = 4;
+/// Register that survives a call.
 pub const R6: u8 = 6;
+/// Register that survives a call.
 pub const R7: u8 = 7;
+/// Register that survives a call.
 pub const R8: u8 = 8;
+/// Register that survives a call.
 pub const R9: u8 = 9;
 /// End of the stack.
 pub const FRAME: u8 = 10;
@@ -21,28 +29,50 @@ pub const FRAME: u8 = 10;
 /// Size of a load or store, as in the instruction.
 #[derive(Clone, Copy, Debug)]
 pub enum Size {
+    /// 4 bytes.
     Word = 0x00,
+    /// 8 bytes.
     Double = 0x18,
 }
 
-/// Condition of a jump. The comparisons are unsigned, except `Less`.
+/// Condition of a jump. The comparisons are unsigned, except `SignedLess`.
 #[derive(Clone, Copy, Debug)]
 pub enum Condition {
+    /// `==`
     Equal = 0x10,
+    /// `!=`
     NotEqual = 0x50,
+    /// `<=`
     AtMost = 0xb0,
+    /// `<`
     SignedLess = 0xc0,
 }
 
 /// Function of the kernel, with its number (`enum bpf_func_id` in linux/bpf.h).
 #[derive(Clone, Copy, Debug)]
 pub enum Helper {
+    /// `bpf_map_lookup_elem`
     MapLookup = 1,
+    /// `bpf_map_update_elem`
     MapUpdate = 2,
+    /// `bpf_map_delete_elem`
     MapDelete = 3,
+    /// `bpf_ktime_get_ns`: CLOCK_MONOTONIC
     Clock = 5,
+    /// `bpf_get_current_pid_tgid`
     ProcessAndThread = 14,
+    /// `bpf_get_current_uid_gid`
+    User = 15,
+    /// `bpf_map_push_elem`
+    MapPush = 87,
+    /// `bpf_map_pop_elem`
+    MapPop = 88,
+    /// `bpf_probe_read_user`
     ReadUser = 112,
+    /// `bpf_get_ns_current_pid_tgid`
+    OfNamespace = 120,
+    /// `bpf_ktime_get_boot_ns`: CLOCK_BOOTTIME
+    BootClock = 125,
 }
 
 /// A program in the making. Each function but `label` and `finish` adds one instruction; `load_map` adds two slots.
@@ -107,6 +137,16 @@ impl Assembler {
         self.push(0xc7, target, 0, 0, bits);
     }
 
+    /// `target = value`, of 64 bits
+    pub fn set_wide(&mut self, target: u8, value: u64) {
+        let half = |shift: u32| {
+            let bits = u32::try_from(value >> shift & 0xffff_ffff).unwrap_or_default();
+            i32::from_ne_bytes(bits.to_ne_bytes())
+        };
+        self.push(0x18, target, 0, 0, half(0));
+        self.push(0, 0, 0, 0, half(32));
+    }
+
     /// `target = *(source + offset)`
     pub fn load(&mut self, size: Size, target: u8, source: u8, offset: i16) {
         self.push(0x61 | size as u8, target, source, offset, 0);
@@ -155,6 +195,12 @@ impl Assembler {
         self.push(0x05 | condition as u8, register, 0, 0, value);
     }
 
+    /// Continues at the label if the register is not above the other one.
+    pub fn jump_if_at_most(&mut self, register: u8, other: u8, label: &'static str) {
+        self.jumps.push((self.code.len(), label));
+        self.push(0xbd, register, other, 0, 0);
+    }
+
     /// Continues at the label.
     pub fn jump(&mut self, label: &'static str) {
         self.jumps.push((self.code.len(), label));
@@ -162,6 +208,9 @@ impl Assembler {
     }
 
     /// Names the next instruction.
+    ///
+    /// # Panics
+    /// The program has this label already.
     pub fn label(&mut self, label: &'static str) {
         assert!(
             self.labels.insert(label, self.code.len()).is_none(),
@@ -176,6 +225,10 @@ impl Assembler {
     }
 
     /// Returns the instructions, with the distances of all jumps.
+    ///
+    /// # Panics
+    /// A jump goes back, or to a label that the program does not have.
+    #[must_use]
     pub fn finish(mut self) -> Vec<u64> {
         for (at, label) in self.jumps {
             let distance = self.labels[label] - at - 1;
