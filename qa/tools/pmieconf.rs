@@ -21,7 +21,7 @@ fn rules_are_off_by_default() {
     }
     let enabled = run(pmieconf(&home).args(["rules", "enabled"]));
     assert!(!enabled.contains("nixl."), "{enabled}");
-    assert_eq!(files_in(RULES).len(), 15);
+    assert_eq!(files_in(RULES).len(), 16);
 }
 
 #[test]
@@ -102,6 +102,22 @@ fn unsupported_file_is_reported() {
         .every(300)
         .with(&[("threshold", "2")]);
     lenient.is_silent("nixl.control.files.unsupported - 0 0 2 2");
+}
+
+#[test]
+fn transfer_that_is_in_flight_for_long_is_reported() {
+    let rule = Rule::new("in_flight");
+    rule.fires(
+        "nixl.trace.oldest_age a::b 10 30001 60001
+         nixl.trace.oldest_age a::c 10 20 30",
+        "NIXL transfer is in flight for long [a::b]@host",
+    );
+    rule.is_silent(
+        "nixl.trace.oldest_age a::b 30000 29999 - 10
+         nixl.trace.oldest_age a::c 1 1 1 1",
+    );
+    let lenient = Rule::new("in_flight").with(&[("threshold", "90")]);
+    lenient.is_silent("nixl.trace.oldest_age a::b 30001 60001 90000");
 }
 
 #[test]
