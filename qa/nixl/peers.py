@@ -8,7 +8,8 @@
 
 The target prints a line that says where its memory is, and serves until standard input is closed. The initiator reads the lines of one
 or more targets, then commands: `write N SIZE TARGET` or `read N SIZE TARGET`, N transfers of SIZE bytes, at most 16 MiB, with the target
-of that number (the first is 0, and the default). After each command it prints "done".
+of that number (the first is 0, and the default). `hold N SIZE TARGET` posts N writes, and `drop` releases their handles. After each command it prints
+"done".
 """
 
 import base64
@@ -44,20 +45,29 @@ def serve(agent, block):
 
 def initiate(agent, block):
     """Does the transfers that standard input asks for."""
-    targets = []
+    targets, held = [], []
     for line in sys.stdin:
         if line.startswith("{"):
             said = json.loads(line)
             remote = agent.add_remote_agent(base64.b64decode(said["metadata"]))
             targets.append((remote.decode() if isinstance(remote, bytes) else remote, said["at"]))
             continue
+        if line == "drop\n":
+            while held:
+                agent.release_xfer_handle(held.pop())
+            print("done", flush=True)
+            continue
         kind, count, size, *number = line.split()
         remote, at = targets[int(number[0]) if number else 0]
         ours = agent.get_xfer_descs([(block.ctypes.data, int(size), 0)], "DRAM")
         theirs = agent.get_xfer_descs([(at, int(size), 0)], "DRAM")
         for _ in range(int(count)):
-            handle = agent.initialize_xfer(kind.upper(), ours, theirs, remote, b"")
+            operation = "WRITE" if kind == "hold" else kind.upper()
+            handle = agent.initialize_xfer(operation, ours, theirs, remote, b"")
             state = agent.transfer(handle)
+            if kind == "hold":
+                held.append(handle)
+                continue
             began = time.monotonic()
             while state == "PROC":
                 state = agent.check_xfer_state(handle)

@@ -3,6 +3,7 @@
 //! Transfers of real NIXL between network namespaces, seen by a daemon in another one.
 
 mod hangs;
+mod traces;
 
 use crate::support::fleet::{Holder, is_possible};
 use crate::support::rule::Rule;
@@ -67,13 +68,24 @@ struct Peer {
 
 impl Peer {
     fn start(nixl: &Nixl, host: &Holder, transports: &str, role: &str, name: &str) -> Self {
+        Self::start_with(nixl, host, &[("UCX_TLS", transports)], role, name)
+    }
+
+    /// Starts a process with these variables.
+    fn start_with(
+        nixl: &Nixl,
+        host: &Holder,
+        more: &[(&str, &str)],
+        role: &str,
+        name: &str,
+    ) -> Self {
         let program = nixl.program("peers.py");
         let mut command = command_within(&host.enter(&["--net"]), program.get_program());
         command.args(program.get_args()).args([role, name]);
         let variables = program.get_envs();
         command.envs(variables.filter_map(|(name, value)| Some((name, value?))));
         let mut child = command
-            .env("UCX_TLS", transports)
+            .envs(more.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -105,14 +117,16 @@ impl Peer {
         targets: &mut [Self],
     ) -> Self {
         let mut initiator = Self::start(nixl, host, transports, "initiator", name);
+        initiator.meet(targets);
+        initiator
+    }
+
+    /// Tells an initiator of its targets.
+    fn meet(&mut self, targets: &mut [Self]) {
         for target in targets {
             let memory = target.line();
-            initiator
-                .input
-                .write_all(memory.as_bytes())
-                .expect("it reads");
+            self.input.write_all(memory.as_bytes()).expect("it reads");
         }
-        initiator
     }
 
     /// Writes so many MiB to a target.
@@ -126,7 +140,12 @@ impl Peer {
     }
 
     fn transfer(&mut self, kind: &str, count: u64, target: usize) {
-        writeln!(self.input, "{kind} {count} {MIB} {target}").expect("it reads");
+        self.transfer_of(kind, count, MIB, target);
+    }
+
+    /// Does so many transfers of a size.
+    fn transfer_of(&mut self, kind: &str, count: u64, size: u64, target: usize) {
+        writeln!(self.input, "{kind} {count} {size} {target}").expect("it reads");
         assert_eq!(self.line(), "done\n");
     }
 }
