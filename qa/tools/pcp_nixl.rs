@@ -11,6 +11,7 @@ mod live;
 mod peers;
 mod screen;
 mod servers;
+mod slow_hosts;
 
 use crate::support::share::{Logger, archive, link, tool};
 use crate::support::{Home, Pmcd, golden, output, project, run, text};

@@ -47,7 +47,7 @@ fn archive_without_peers_says_so() {
     let said = run(&mut of_archive(&home, &path, &["-p1"]));
     assert!(
         said.contains(
-            "  0 pairs\nover TCP; traffic over RDMA, NVLink and shared memory has no peers\n"
+            "  0 pairs\nstanding out: none\nover TCP; traffic over RDMA, NVLink and shared memory has no peers\n"
         ),
         "{said}"
     );
@@ -112,8 +112,8 @@ row.name, row.addresses = 'a', set()
 row.pairs = [{'agent': 'a0', 'server': None, 'address': '10.0.0.2', 'to_host': None, 'to_agent': None, 'peer_tx': 1, 'peer_rx': 1,
               'retransmits': 0, 'rtt': 5}]
 failures = [nixl.Failure(name, 'no route', None, None) for name in 'bc']
-for rows, height in (([row] + failures, None), ([row] + failures, 5), (failures, None)):
-    print(*nixl.PeerTable(rows, 0).lines(60, height)[3:], sep='\\n')
+for rows, height in (([row] + failures, None), ([row] + failures, 6), (failures, None)):
+    print(*nixl.PeerTable(rows, 0).lines(60, height)[4:], sep='\\n')
 print(*map(len, nixl.PeerTable(failures + [row], 0).lines(20)))
 ";
     let pair = "a a0 10.0.0.2  1.00  1.00         0     5us\n";

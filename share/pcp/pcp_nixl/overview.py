@@ -4,6 +4,7 @@ import json
 
 from cpmapi import PM_ERR_AGAIN
 
+from .compared import compare, typical
 from .report import FALLBACK_SHARE, SLOW_RATIO, Column, both, percent
 from .source import METRICS, PROCESS_SHARE, TEXTS, MissingMetric, NoValues, Source, clock_of, day_of, rate, reason
 from .text import cut, duration, fitted, fitting, natural, printable, scaled, text_width, total
@@ -21,7 +22,7 @@ TOTALS = {
     "unknown": "nixl.host.agents.unknown",
 }
 # What else is fetched of each host, for each agent.
-OF_AGENTS = ("p99", "peer_ratio", "stall", "tcp_share", "server", "rank")
+OF_AGENTS = ("p50", "p99", "bandwidth", "peer_ratio", "stall", "tcp_share", "server", "rank")
 OVERVIEW = dict({name: metric for name, metric in dict(METRICS, **TEXTS).items() if name in OF_AGENTS}, **PROCESS_SHARE, **TOTALS)
 # What makes a host stand out, the worst first, with the word in the heading.
 MARKS = ("no answer", "stalled", "suspect", "lost", "over TCP", "slow")
@@ -70,6 +71,7 @@ class Row(object):
         shares = list(now.values.get("tcp_share", {}).values()) + list(now.values.get("process_share", {}).values())
         self.tcp_share = max(shares) if shares else None
         self.find_slowest(source, now)
+        self.typical, self.slow_server, self.host_ratio = typical(now), None, None
 
     def find_slowest(self, source, now):
         """Finds the agent with the greatest ratio to its peers if one is slow, else that with the longest times."""
@@ -85,8 +87,8 @@ class Row(object):
         self.slowest = " ".join(filter(None, parts)) or self.agent
 
     def is_slow(self):
-        """Returns True if an agent is slow."""
-        return (self.peer_ratio or 0) > SLOW_RATIO
+        """Returns True if an agent is slow against its peers, or a server against those of other hosts."""
+        return (self.peer_ratio or 0) > SLOW_RATIO or self.host_ratio is not None
 
     def marks(self):
         """Returns for each of MARKS whether the host has it."""
@@ -97,6 +99,8 @@ class Row(object):
         """Returns what a column sorts by, or None."""
         if key in ("lost", "stall"):
             return (self.dropped, self.full) if key == "lost" else (self.stalled, self.suspect)
+        if key == "peer_ratio":
+            return max(filter(None, (self.peer_ratio, self.host_ratio)), default=None)
         if key == "byte_rate":
             return both((self.tx_rate, self.rx_rate))
         return getattr(self, key)
@@ -115,6 +119,7 @@ class Row(object):
         own.update({"stalled": self.stalled, "suspect": self.suspect, "tcp_share": self.tcp_share})
         own.update({"xfer_time_p99_us": self.p99, "slowest": self.slowest, "slowest_agent": self.agent})
         own["slowest_peer_ratio"] = self.peer_ratio
+        own.update({"slow_server": self.slow_server, "slow_server_ratio": self.host_ratio})
         return own
 
 
@@ -188,6 +193,7 @@ class Overview(object):
     def __init__(self, rows, timestamp, key=None, has_date=False):
         self.timestamp, self.key, self.has_date = timestamp, key, has_date
         self.rows = sorted(rows, key=lambda row: natural(row.name))
+        compare([row for row in rows if row.error is None])
         if key is None:
             # Hosts with a worse mark first, then those with longer times.
             self.rows.sort(key=lambda row: ([not mark for mark in row.marks()], -(row.value("p99") or 0)))
@@ -206,7 +212,7 @@ class Overview(object):
         parts.append(clock_of(self.timestamp))
         for word, key in (("tx", "tx_rate"), ("rx", "rx_rate")):
             rates = [getattr(row, key) for row in answering if getattr(row, key) is not None]
-            parts.append("{} {}B/s".format(word, scaled(sum(rates)) if rates else "-"))
+            parts.append("{} {}".format(word, scaled(sum(rates)) + "B/s" if rates else "-"))
         known = [row for row in answering if row.agents is not None]
         counts = [sum(getattr(row, key) for row in known) if known else "-" for key in ("live", "agents")]
         parts.append("{} of {} agents live".format(*counts))
@@ -279,9 +285,12 @@ def rising(value):
 
 
 def slow_text(row, width=None):
-    """Returns server and rank of the slowest agent. How many times slower than its peers it is comes last, uncut."""
-    ratio = " {:.1f}x".format(row.peer_ratio) if row.is_slow() else ""
-    name = row.slowest or "-"
+    """Returns server and rank of the slowest agent, or engine and role that are slower here than on other hosts. How many times comes
+    last, uncut."""
+    name, ratio = row.slowest or "-", row.peer_ratio
+    if row.host_ratio is not None and not (ratio or 0) > SLOW_RATIO:
+        name, ratio = "all " + row.slow_server, row.host_ratio
+    ratio = " {:.1f}x".format(ratio) if row.is_slow() else ""
     return (name if width is None else cut(name, max(width - len(ratio), 0))) + ratio
 
 

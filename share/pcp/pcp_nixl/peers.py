@@ -3,7 +3,8 @@
 import json
 from ipaddress import ip_address
 
-from .overview import Failure, failure_text
+from .compared import median
+from .overview import Failure, failure_text, whole
 from .report import SLOW_RATIO
 from .source import ADDRESSES, METRICS, TEXTS, Source, UnknownHost, clock_of, day_of, rate
 from .text import cut, duration, fitted, natural, printable, scaled, text_width
@@ -141,6 +142,12 @@ def is_loopback(address):
     return plain(address) is not None and ip_address(plain(address)).is_loopback
 
 
+def rank(row_and_pair):
+    """Returns a sort key: pairs that stand out come first, then those with most bytes."""
+    pair = row_and_pair[1]
+    return not pair["slow"], not pair["lossy"], -((pair["peer_tx"] or 0) + (pair["peer_rx"] or 0))
+
+
 class PeerTable(object):
     """The pairs of all hosts in one interval."""
 
@@ -156,14 +163,12 @@ class PeerTable(object):
                 row.name = row.host
         resolve(self.rows)
         self.pairs = [(row, pair) for row in self.rows for pair in row.pairs]
-        times = sorted(pair["rtt"] for _, pair in self.pairs if pair["rtt"] is not None)
-        # Of an even number, the lower of the two in the middle, as for peer_ratio.
-        median = times[(len(times) - 1) // 2] if times else None
+        usual = median(pair["rtt"] for _, pair in self.pairs)
         for _, pair in self.pairs:
-            pair["slow"] = pair["rtt"] is not None and pair["rtt"] > max(SLOW_RATIO * median, SLOW_RTT)
+            pair["slow"] = pair["rtt"] is not None and pair["rtt"] > max(SLOW_RATIO * usual, SLOW_RTT)
             again = (pair["retransmits"] or 0) * SEGMENT
             pair["lossy"] = again > 0 and again > LOSSY_SHARE * (pair["peer_tx"] or 0)
-        self.pairs.sort(key=lambda one_pair: -((one_pair[1]["peer_tx"] or 0) + (one_pair[1]["peer_rx"] or 0)))
+        self.pairs.sort(key=rank)
 
     @staticmethod
     def choices():
@@ -187,7 +192,9 @@ class PeerTable(object):
         clock = (day_of(self.timestamp) + " " if self.has_date else "") + clock_of(self.timestamp)
         what = "{} of {} hosts".format(len(self.rows), len(self.rows) + len(self.failures)) if self.has_hosts else "peers"
         heading = "{}  {}  {} pair{}".format(what, clock, len(self.pairs), "" if len(self.pairs) == 1 else "s")
-        lines = [cut(heading, width), cut(NOTE, width)]
+        counts = [("no answer", len(self.failures))] + [(word, sum(pair[word] for _, pair in self.pairs)) for word in ("slow", "lossy")]
+        words = ["{} {}".format(word, count) for word, count in counts if count]
+        lines = [cut(heading, width), whole("standing out: ", words or ["none"], ", ", width), cut(NOTE, width)]
         names = [self.names(row, pair) for row, pair in self.pairs]
         room = max(width - sum(size + 1 for _, size in WIDTHS) - 1, 2)
         longest = [max([text_width(name[side]) for name in names] + [4]) for side in (0, 1)]
