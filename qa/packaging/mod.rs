@@ -5,6 +5,7 @@
 mod files_agree;
 mod imports;
 mod names;
+mod thresholds;
 
 #[cfg(feature = "pcp")]
 mod contents;
