@@ -5,7 +5,7 @@
 
 use crate::support::fleet::{HOSTS, Host, Network, is_possible, logged};
 use crate::support::share::{self, text_of};
-use crate::support::{TX_BYTES, run, soon, wait_for};
+use crate::support::{TX_BYTES, project, run, soon, wait_for};
 
 const HOST_TX_BYTES: &str = "nixl.host.transfer.tx_bytes";
 
@@ -288,4 +288,23 @@ fn slow_host_is_found_in_the_series_of_three() {
     });
     assert!(found.is_some(), "{said}");
     println!("\n{}{said}", documented("slow"));
+
+    // All agents of c are slow, and the last host of the list is not there.
+    let list = a.home.path("hosts");
+    std::fs::write(&list, "a\nb\nc\n10.77.0.9\n").expect("written");
+    let command = project("share/pcp/pcp-nixl");
+    let command = format!("{} -1 -H {}", command.display(), list.display());
+    let found = soon(|| {
+        transfer();
+        said = a.shell(&command, &[]);
+        let lines: Vec<_> = said.lines().collect();
+        let has = |line: usize, begin: &str, part: &str| {
+            let line = lines.get(line);
+            line.is_some_and(|line| line.starts_with(begin) && line.contains(part))
+        };
+        let first = has(3, "10.77.0.9 no values", "") && has(4, "c ", " all kvbm ");
+        (has(1, "standing out: no answer 1, slow 1", "") && first).then_some(())
+    });
+    assert!(found.is_some(), "{said}");
+    println!("\npcp nixl -1 -H hosts\n{said}");
 }
