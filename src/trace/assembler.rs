@@ -189,6 +189,22 @@ impl Assembler {
         self.push(0x85, 0, 0, 0, helper as i32);
     }
 
+    /// R0 = the entry of a map for the key at this offset of the stack.
+    pub fn lookup(&mut self, map: i32, key: i16) {
+        self.load_map(R1, map);
+        self.stack_address(R2, key);
+        self.call(Helper::MapLookup);
+    }
+
+    /// Writes an entry of a map. `flags` is 0, or 1 if no entry may be there.
+    pub fn update(&mut self, map: i32, key: i16, value: i16, flags: i32) {
+        self.load_map(R1, map);
+        self.stack_address(R2, key);
+        self.stack_address(R3, value);
+        self.set(R4, flags);
+        self.call(Helper::MapUpdate);
+    }
+
     /// Continues at the label if the register compares so with the value.
     pub fn jump_if(&mut self, register: u8, condition: Condition, value: i32, label: &'static str) {
         self.jumps.push((self.code.len(), label));

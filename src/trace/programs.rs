@@ -106,22 +106,6 @@ fn end(mut a: Assembler) -> Vec<u64> {
     a.finish()
 }
 
-/// R0 = the entry of a map for the key at this offset of the stack.
-fn lookup(a: &mut Assembler, map: i32, key: i16) {
-    a.load_map(R1, map);
-    a.stack_address(R2, key);
-    a.call(Helper::MapLookup);
-}
-
-/// Writes an entry of a map.
-fn update(a: &mut Assembler, map: i32, key: i16, value: i16, flags: i32) {
-    a.load_map(R1, map);
-    a.stack_address(R2, key);
-    a.stack_address(R3, value);
-    a.set(R4, flags);
-    a.call(Helper::MapUpdate);
-}
-
 /// R0 = process id and thread id, also at `THREAD`. Ends the program for a process of another PID namespace, unless the
 /// ids are those of the host.
 fn find_thread(a: &mut Assembler, maps: &Maps) {
@@ -154,7 +138,7 @@ fn find_user(a: &mut Assembler, maps: &Maps) {
     a.call(Helper::User);
     a.and(R0, USERS as i32 - 1);
     a.store(Size::Double, FRAME, USER, R0);
-    lookup(a, maps.taken.number(), USER);
+    a.lookup(maps.taken.number(), USER);
     a.jump_if(R0, Condition::Equal, 0, "end");
     a.copy(R9, R0);
 }
@@ -167,7 +151,7 @@ fn add_one(a: &mut Assembler, target: u8, offset: i16) {
 
 /// Continues at the label if the user in R9 may have one more of what is at this offset.
 fn jump_if_room(a: &mut Assembler, maps: &Maps, what: i16, limit: u32, label: &'static str) {
-    lookup(a, maps.freed.number(), USER);
+    a.lookup(maps.freed.number(), USER);
     a.jump_if(R0, Condition::Equal, 0, "end");
     a.load(Size::Double, R1, R9, what);
     a.load(Size::Double, R2, R0, what);
@@ -195,7 +179,7 @@ fn find_pair(a: &mut Assembler, maps: &Maps) {
     a.load(Size::Double, R2, FRAME, STRING + 8);
     a.store(Size::Word, FRAME, PAIR + 4, R2);
     a.label("named");
-    lookup(a, maps.pairs.number(), PAIR);
+    a.lookup(maps.pairs.number(), PAIR);
     a.jump_if(R0, Condition::NotEqual, 0, "found");
     jump_if_room(a, maps, PAIRS, MAX_PAIRS_OF_USER, "room");
     a.jump("full");
@@ -204,21 +188,21 @@ fn find_pair(a: &mut Assembler, maps: &Maps) {
     a.stack_address(R2, NUMBER);
     a.call(Helper::MapPop);
     a.jump_if(R0, Condition::NotEqual, 0, "full");
-    lookup(a, maps.figures.number(), NUMBER);
+    a.lookup(maps.figures.number(), NUMBER);
     a.jump_if(R0, Condition::Equal, 0, "full");
     a.copy(R8, R0);
     a.call(Helper::BootClock);
     a.store(Size::Double, R8, figure::CREATED, R0);
     a.load(Size::Double, R1, FRAME, USER);
     a.store(Size::Double, R8, figure::USER, R1);
-    update(a, maps.pairs.number(), PAIR, NUMBER, ONLY_NEW);
+    a.update(maps.pairs.number(), PAIR, NUMBER, ONLY_NEW);
     a.jump_if(R0, Condition::Equal, 0, "new");
     // Another thread was first, or the map is full.
     a.load_map(R1, maps.free.number());
     a.stack_address(R2, NUMBER);
     a.set(R3, 0);
     a.call(Helper::MapPush);
-    lookup(a, maps.pairs.number(), PAIR);
+    a.lookup(maps.pairs.number(), PAIR);
     a.jump_if(R0, Condition::NotEqual, 0, "found");
     a.label("full");
     add_one(a, R9, LOST_PAIRS);
@@ -242,10 +226,10 @@ fn add_handle(a: &mut Assembler, maps: &Maps) {
     add_one(a, R9, LOST_HANDLES);
     a.jump("end");
     a.label("handle room");
-    update(a, maps.handles.number(), HANDLE, VALUE, ONLY_NEW);
+    a.update(maps.handles.number(), HANDLE, VALUE, ONLY_NEW);
     a.jump_if(R0, Condition::Equal, 0, "handle added");
     // A handle of this address was deleted without releaseXferReq.
-    update(a, maps.handles.number(), HANDLE, VALUE, 0);
+    a.update(maps.handles.number(), HANDLE, VALUE, 0);
     a.jump_if(R0, Condition::Equal, 0, "handle there");
     add_one(a, R9, LOST_HANDLES);
     a.jump("end");
@@ -257,7 +241,7 @@ fn add_handle(a: &mut Assembler, maps: &Maps) {
 /// R0 = figures of the pair in R8.
 fn find_figures(a: &mut Assembler, maps: &Maps) {
     a.store(Size::Double, FRAME, NUMBER, R8);
-    lookup(a, maps.figures.number(), NUMBER);
+    a.lookup(maps.figures.number(), NUMBER);
     a.jump_if(R0, Condition::Equal, 0, "end");
 }
 
@@ -302,11 +286,11 @@ fn post(maps: &Maps, at_return: bool) -> Vec<u64> {
     let mut a = Assembler::default();
     handle_key(&mut a, maps, register::SECOND);
     if at_return {
-        update(&mut a, maps.calls.number(), THREAD, HANDLE, 0);
+        a.update(maps.calls.number(), THREAD, HANDLE, 0);
     }
     a.call(Helper::Clock);
     a.store(Size::Double, FRAME, NOW, R0);
-    lookup(&mut a, maps.handles.number(), HANDLE);
+    a.lookup(maps.handles.number(), HANDLE);
     a.jump_if(R0, Condition::NotEqual, 0, "known");
     // It was made before the programs were attached.
     a.store_value(Size::Double, FRAME, STRING, 0);
@@ -337,7 +321,7 @@ fn post(maps: &Maps, at_return: bool) -> Vec<u64> {
 fn release(maps: &Maps, bounds: &[u64]) -> Vec<u64> {
     let mut a = Assembler::default();
     handle_key(&mut a, maps, register::SECOND);
-    lookup(&mut a, maps.handles.number(), HANDLE);
+    a.lookup(maps.handles.number(), HANDLE);
     a.jump_if(R0, Condition::Equal, 0, "end");
     a.load(Size::Double, R9, R0, POSTED);
     a.load(Size::Double, R8, R0, PAIR_NUMBER);
@@ -348,7 +332,7 @@ fn release(maps: &Maps, bounds: &[u64]) -> Vec<u64> {
     a.call(Helper::MapDelete);
     // Another thread may have been first.
     a.jump_if(R0, Condition::NotEqual, 0, "end");
-    lookup(&mut a, maps.taken.number(), USER);
+    a.lookup(maps.taken.number(), USER);
     a.jump_if(R0, Condition::Equal, 0, "end");
     a.set(R1, -1);
     a.atomic_add(R0, HANDLES, R1);
@@ -364,7 +348,7 @@ fn posted(maps: &Maps, bounds: &[u64]) -> Vec<u64> {
     a.shift_left(R6, 32);
     a.shift_right_signed(R6, 32);
     find_thread(&mut a, maps);
-    lookup(&mut a, maps.calls.number(), THREAD);
+    a.lookup(maps.calls.number(), THREAD);
     a.jump_if(R0, Condition::Equal, 0, "end");
     a.load(Size::Double, R1, R0, 0);
     a.store(Size::Double, FRAME, HANDLE, R1);
@@ -374,7 +358,7 @@ fn posted(maps: &Maps, bounds: &[u64]) -> Vec<u64> {
     a.stack_address(R2, THREAD);
     a.call(Helper::MapDelete);
     a.jump_if(R6, Condition::Equal, 1, "end");
-    lookup(&mut a, maps.handles.number(), HANDLE);
+    a.lookup(maps.handles.number(), HANDLE);
     a.jump_if(R0, Condition::Equal, 0, "end");
     a.load(Size::Double, R9, R0, POSTED);
     a.load(Size::Double, R8, R0, PAIR_NUMBER);

@@ -5,7 +5,7 @@
 mod returns;
 
 use pmdanixl::trace::assembler::{
-    Assembler, Condition, FRAME, Helper, R0, R1, R2, R3, R4, R6, R7, R8, R9, Size,
+    Assembler, Condition, FRAME, Helper, R0, R1, R2, R3, R6, R7, R8, R9, Size,
 };
 
 pub use returns::{create_request, created, make_request, posted};
@@ -76,22 +76,6 @@ fn process(a: &mut Assembler, target: u8) {
     a.shift_right(target, 32);
 }
 
-/// R0 = the entry of a map for the key at this offset of the stack.
-fn lookup(a: &mut Assembler, map: i32, key: i16) {
-    a.load_map(R1, map);
-    a.stack_address(R2, key);
-    a.call(Helper::MapLookup);
-}
-
-/// Writes an entry of a map. `flags` is 0, or 1 if no entry may be there.
-fn update(a: &mut Assembler, map: i32, key: i16, value: i16, flags: i32) {
-    a.load_map(R1, map);
-    a.stack_address(R2, key);
-    a.stack_address(R3, value);
-    a.set(R4, flags);
-    a.call(Helper::MapUpdate);
-}
-
 /// R8 = number of the peer whose name is the std::string at the address in R3. R7 becomes the process.
 fn find_peer(a: &mut Assembler, maps: &Maps) {
     a.store(Size::Double, FRAME, STRING, R3);
@@ -116,11 +100,11 @@ fn find_peer(a: &mut Assembler, maps: &Maps) {
     a.load(Size::Double, R3, FRAME, STRING);
     a.call(Helper::ReadUser);
     a.jump_if(R0, Condition::NotEqual, 0, "peer");
-    lookup(a, maps.peers, KEY);
+    a.lookup(maps.peers, KEY);
     a.jump_if(R0, Condition::NotEqual, 0, "found");
     // A new peer.
     a.store_value(Size::Double, FRAME, NUMBER, 0);
-    lookup(a, maps.count, NUMBER);
+    a.lookup(maps.count, NUMBER);
     a.jump_if(R0, Condition::Equal, 0, "peer");
     a.set(R1, 1);
     a.atomic_fetch_add(R0, 0, R1);
@@ -129,8 +113,8 @@ fn find_peer(a: &mut Assembler, maps: &Maps) {
     a.jump_if(R1, Condition::AtMost, PEERS as i32 - 1, "number");
     a.jump("peer");
     a.label("number");
-    update(a, maps.peers, KEY, NUMBER, 1);
-    lookup(a, maps.peers, KEY); // another thread may have been first
+    a.update(maps.peers, KEY, NUMBER, 1);
+    a.lookup(maps.peers, KEY); // another thread may have been first
     a.jump_if(R0, Condition::Equal, 0, "peer");
     a.label("found");
     a.load(Size::Word, R8, R0, 0);
@@ -143,7 +127,7 @@ fn add_handle(a: &mut Assembler, maps: &Maps) {
     a.store(Size::Double, FRAME, HANDLE + 8, R7);
     a.store_value(Size::Double, FRAME, VALUE, 0);
     a.store(Size::Double, FRAME, VALUE + 8, R8);
-    update(a, maps.handles, HANDLE, VALUE, 0);
+    a.update(maps.handles, HANDLE, VALUE, 0);
     a.jump_if(R0, Condition::Equal, 0, "end");
     count(a, maps, &[(LOST, 1)]);
 }
@@ -151,7 +135,7 @@ fn add_handle(a: &mut Assembler, maps: &Maps) {
 /// Adds to the figures of the peer with the number in R8.
 fn count(a: &mut Assembler, maps: &Maps, changes: &[(i16, i32)]) {
     a.store(Size::Double, FRAME, NUMBER, R8);
-    lookup(a, maps.stats, NUMBER);
+    a.lookup(maps.stats, NUMBER);
     a.jump_if(R0, Condition::Equal, 0, "end");
     for &(word, change) in changes {
         a.set(R1, change);
@@ -217,13 +201,13 @@ pub fn post(maps: &Maps, for_return: bool, name: Option<i32>) -> Vec<u64> {
         a.store(Size::Double, FRAME, THREAD, R7);
         a.store(Size::Double, FRAME, CALL, R6);
         a.store_value(Size::Double, FRAME, CALL + 8, 0);
-        update(&mut a, maps.calls, THREAD, CALL, 0);
+        a.update(maps.calls, THREAD, CALL, 0);
     }
     a.shift_right(R7, 32);
     a.store(Size::Double, FRAME, HANDLE + 8, R7);
     a.call(Helper::Clock);
     a.copy(R9, R0);
-    lookup(&mut a, maps.handles, HANDLE);
+    a.lookup(maps.handles, HANDLE);
     a.jump_if(R0, Condition::NotEqual, 0, "known");
     match name {
         Some(offset) => {
@@ -236,7 +220,7 @@ pub fn post(maps: &Maps, for_return: bool, name: Option<i32>) -> Vec<u64> {
     }
     a.store(Size::Double, FRAME, VALUE, R9);
     a.store(Size::Double, FRAME, VALUE + 8, R8);
-    update(&mut a, maps.handles, HANDLE, VALUE, 0);
+    a.update(maps.handles, HANDLE, VALUE, 0);
     a.jump_if(R0, Condition::NotEqual, 0, "end");
     a.jump("count");
     a.label("known");
@@ -254,7 +238,7 @@ pub fn post(maps: &Maps, for_return: bool, name: Option<i32>) -> Vec<u64> {
 
 /// Removes the handle whose key is in the stack, and counts its end if it is in flight.
 fn finish(a: &mut Assembler, maps: &Maps) {
-    lookup(a, maps.handles, HANDLE);
+    a.lookup(maps.handles, HANDLE);
     a.jump_if(R0, Condition::Equal, 0, "end");
     a.load(Size::Double, R9, R0, 0);
     a.load(Size::Double, R8, R0, 8);
@@ -294,7 +278,7 @@ pub fn update_stats(maps: &Maps, name: i32) -> Vec<u64> {
     a.call(Helper::Clock);
     a.store(Size::Double, FRAME, VALUE, R0);
     a.store(Size::Double, FRAME, VALUE + 8, R8);
-    update(&mut a, maps.handles, HANDLE, VALUE, 0);
+    a.update(maps.handles, HANDLE, VALUE, 0);
     a.jump_if(R0, Condition::NotEqual, 0, "end");
     count(&mut a, maps, &[(IN_FLIGHT, 1), (POSTED, 1)]);
     a.jump("end");

@@ -4,7 +4,7 @@
 
 use super::{
     CALL, FAILED, HANDLE, IN_FLIGHT, Maps, THREAD, add_handle, count, count_duration, end,
-    find_peer, lookup, register, update,
+    find_peer, register,
 };
 use pmdanixl::trace::assembler::{
     Assembler, Condition, FRAME, Helper, R0, R1, R2, R3, R6, R7, R8, R9, Size,
@@ -20,7 +20,7 @@ fn create(maps: &Maps, name: i16, handle: impl FnOnce(&mut Assembler)) -> Vec<u6
     a.store(Size::Double, FRAME, CALL + 8, R8);
     a.call(Helper::ProcessAndThread);
     a.store(Size::Double, FRAME, THREAD, R0);
-    update(&mut a, maps.calls, THREAD, CALL, 0);
+    a.update(maps.calls, THREAD, CALL, 0);
     end(a)
 }
 
@@ -50,7 +50,7 @@ fn returned(a: &mut Assembler, maps: &Maps) {
     a.copy(R6, R1);
     a.call(Helper::ProcessAndThread);
     a.store(Size::Double, FRAME, THREAD, R0);
-    lookup(a, maps.calls, THREAD);
+    a.lookup(maps.calls, THREAD);
     a.jump_if(R0, Condition::Equal, 0, "end");
     a.load(Size::Double, R9, R0, 0);
     a.load(Size::Double, R8, R0, 8);
@@ -89,7 +89,7 @@ pub fn posted(maps: &Maps) -> Vec<u64> {
     a.jump_if(R6, Condition::Equal, 1, "end"); // NIXL_IN_PROG
     a.store(Size::Double, FRAME, HANDLE, R9);
     a.store(Size::Double, FRAME, HANDLE + 8, R7);
-    lookup(&mut a, maps.handles, HANDLE);
+    a.lookup(maps.handles, HANDLE);
     a.jump_if(R0, Condition::Equal, 0, "end");
     a.load(Size::Double, R9, R0, 0);
     a.load(Size::Double, R8, R0, 8);
